@@ -1,5 +1,5 @@
-# The newcomer's two commands are `make run` and `make test`. Each sets up what it needs in .venv, from locked
-# requirements, and needs only git, make and a Python of 3.11 or later.
+# Start with `make run` and `make test`. Each installs what it needs in .venv, from locked requirements, and needs only
+# git, make and Python 3.11 or later.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,22 +8,22 @@ RUNTIME ?= auto
 
 .PHONY: help run test test-cluster test-tensorflow test-paddle check bench bench-operator deploy mutate lock clean
 
-help:            ## List what can be made
+help:            ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
 
-run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: without namespaces; JOB=file.yaml: yours)
+run: $(VENV)/.run  ## Train the quickstart on this machine (RUNTIME=process: without namespaces; JOB=file.yaml: your job)
 	$(BIN)/trainwright run --runtime $(RUNTIME) $(JOB)
 
-test: check      ## All gates: ruff, mypy, import contracts, pytest
+test: check      ## Run all gates: ruff, mypy, import contracts, pytest
 	$(BIN)/pytest -n auto --dist worksteal
 
-test-cluster: $(VENV)/.dev  ## The operator and the node agent on a real Kubernetes control plane: see docs/testing.md
+test-cluster: $(VENV)/.dev  ## Test the operator and the node agent on a real Kubernetes control plane: see docs/testing.md
 	$(BIN)/pytest tests/cluster
 
-test-tensorflow: $(VENV)/.tensorflow  ## TFJobs that really train, with TensorFlow: 1.6 GB to install
+test-tensorflow: $(VENV)/.tensorflow  ## Train TFJobs with TensorFlow: 1.6 GB to install
 	$(BIN)/pytest -m tensorflow tests/e2e tests/cluster/test_cluster_tensorflow.py
 
-test-paddle: $(VENV)/.paddle  ## PaddleJobs that really train, with PaddlePaddle: 0.9 GB to install
+test-paddle: $(VENV)/.paddle  ## Train PaddleJobs with PaddlePaddle: 0.9 GB to install
 	$(BIN)/pytest -m paddle tests/e2e tests/cluster/test_cluster_paddlepaddle.py
 
 check: $(VENV)/.dev
@@ -32,17 +32,17 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.run  ## Measure the decision and the embedded engine: see bench/README.md
+bench: $(VENV)/.run  ## Measure reconcile and the embedded engine: see bench/README.md
 	$(BIN)/python bench/reconcile.py
 	$(BIN)/python bench/manifest.py
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/embedded.py
 
-bench-operator: $(VENV)/.run  ## Measure the operator on a real API server, beside a floor: a quarter of an hour
+bench-operator: $(VENV)/.run  ## Measure the operator on a real API server, compared with a floor: a quarter of an hour
 	$(BIN)/python bench/operator
 
-deploy: $(VENV)/.run  ## Write deploy/ anew: what crds and manifests print, and the examples
+deploy: $(VENV)/.run  ## Regenerate deploy/: the output of crds and manifests, and the examples
 	$(BIN)/trainwright crds > deploy/v1/crd.yaml
 	$(BIN)/trainwright manifests --no-crds > deploy/v1/operator.yaml
 	cp examples/quickstart.yaml examples/genericjob/*.yaml deploy/examples/
@@ -50,7 +50,7 @@ deploy: $(VENV)/.run  ## Write deploy/ anew: what crds and manifests print, and 
 	cp examples/aitrainingjob/*.yaml deploy/examples/aitrainingjob/
 	cp examples/paddlejob/*.yaml deploy/examples/paddlejob/
 
-mutate: $(VENV)/.dev  ## Mutation testing of core/: see docs/testing.md
+mutate: $(VENV)/.dev  ## Run mutation tests of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py
 
 lock:            ## Renew the lock files from pyproject.toml (needs uv)
@@ -68,7 +68,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "trainwright needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
-	  || { echo "could not make $(VENV): this Python has no venv module (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	  || { echo "could not create $(VENV): this Python has no venv module (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 
 $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/run.txt
@@ -84,8 +84,8 @@ $(VENV)/.tensorflow: requirements/tensorflow.txt | $(VENV)/.dev
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements/tensorflow.txt
 	@touch $@
 
-# In an environment of its own, as an image would have it: its protobuf is not TensorFlow's. One package of it comes as
-# source: what builds that is installed before, so that nothing is fetched that is not locked.
+# PaddlePaddle has its own environment, because it needs another protobuf than TensorFlow. One of its packages exists
+# only as source; its build dependency is installed first, so that pip downloads nothing that is not locked.
 $(VENV)/.paddle: requirements/paddle.txt | $(VENV)/.dev
 	$(BIN)/python -m venv $(VENV)/paddle
 	awk '/^[a-z]/ { first = /^setuptools==/ } first' requirements/paddle.txt > $(VENV)/paddle/first.txt

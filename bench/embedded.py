@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `trainwright run` costs, beside starting the same programs by hand: start-up, many jobs, one job of many pods.
+"""Measures `trainwright run` against the same programs started by hand: start-up, many jobs, one job of many pods.
 
 Run: python bench/embedded.py [--quick] [process] [sandbox]
 """
@@ -25,7 +25,7 @@ TRAINWRIGHT = [str(Path(sys.executable).with_name("trainwright"))]
 
 
 def job(name: str, replicas: int = 1) -> dict[str, Any]:
-    """A job whose replicas do nothing, successfully."""
+    """Return a job whose replicas succeed at once."""
     container = {"name": "main", "image": "none", "command": ["/bin/true"]}
     roles = [{"type": "w", "replicas": replicas, "template": {"spec": {"containers": [container]}}}]
     return {
@@ -38,7 +38,7 @@ def job(name: str, replicas: int = 1) -> dict[str, Any]:
 
 @contextmanager
 def manifest(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The jobs in a file, and an environment with a state folder of its own."""
+    """Write the jobs to a file; yield its path and an environment with a separate state folder."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "jobs.yaml"
         file.write_text("\n---\n".join(json.dumps(one) for one in jobs))
@@ -46,7 +46,7 @@ def manifest(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]
 
 
 def wall(act: Callable[[], None], times: int) -> float:
-    """Seconds on the clock, the best of several."""
+    """Return the wall time in seconds, the smallest of several calls."""
     best = float("inf")
     for _ in range(times):
         began = perf_counter()
@@ -56,14 +56,14 @@ def wall(act: Callable[[], None], times: int) -> float:
 
 
 def run(words: list[str], env: dict[str, str] | None = None) -> None:
-    """A command that has to succeed."""
+    """Run a command, and exit if it fails."""
     done = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603
     if done.returncode:
         sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr.decode()[-2000:]}")
 
 
 def cpu(act: Callable[[], None]) -> float:
-    """Seconds of processor time of everything that was started."""
+    """Return the CPU seconds of all child processes that `act` starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     act()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -71,7 +71,7 @@ def cpu(act: Callable[[], None]) -> float:
 
 
 def line(what: str, value: str, ratio: str = "", target: str = "") -> None:
-    """One row of the table."""
+    """Print one row of the table."""
     print(f"| {what} | {value} | {ratio} | {target} |", flush=True)
 
 
@@ -79,7 +79,7 @@ def start_up(runtime: str) -> None:
     floor = wall(lambda: run(["/bin/true"]), 10)
     with manifest([job("one")]) as (file, env):
         took = wall(lambda: run([*TRAINWRIGHT, "run", "--runtime", runtime, file], env), 5 if QUICK else 10)
-    line(f"{runtime}: one pod of `true`, beyond `true` itself", f"{took - floor:.3f} s", "", "≤ 0.6 s")
+    line(f"{runtime}: one pod of `true`, minus the time of `true` itself", f"{took - floor:.3f} s", "", "≤ 0.6 s")
 
 
 def many_jobs(runtime: str, number: int, target: int) -> None:

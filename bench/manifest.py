@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading manifests, beside PyYAML's own C loader on the same text. See README.md.
+"""Measures reading manifests against PyYAML's own C loader on the same text. See README.md.
 
 Run: python bench/manifest.py
 """
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "genericjob"
 
 
 def cpu(work: Callable[[], object], times: int = 20, runs: int = 7) -> float:
-    """Seconds of CPU for one call: the smallest of several runs."""
+    """Return the CPU seconds of one call, the smallest of several runs."""
     best = float("inf")
     for _ in range(runs):
         began = process_time()

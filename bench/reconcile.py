@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the decision costs, beside decoding the same pods: steady state, planning, many jobs, growth. See README.md.
+"""Measures `reconcile` against decoding the same pods: steady state, planning, many jobs, growth. See README.md.
 
 Run: python bench/reconcile.py [--quick]
 """
@@ -31,7 +31,7 @@ NODES: dict[str, Node] = {f"node-{i}": factories.node(f"node-{i}") for i in rang
 
 
 def manifest(replicas: int, *, service: bool = True) -> dict[str, Any]:
-    """A GenericJob with variables in its environment, as people write them."""
+    """Return a GenericJob with variables in its environment, as users write them."""
     hosts = ",".join(f"$(service.worker[{i}].host):$(service.port[http])" for i in range(min(replicas, 2)))
     container = {
         "name": "main",
@@ -51,7 +51,7 @@ def manifest(replicas: int, *, service: bool = True) -> dict[str, Any]:
 
 
 def wire_pod(body: dict[str, Any], index: int) -> bytes:
-    """A running pod as an API server sends it, with the fields we do not read: about 6 KB."""
+    """Return a running pod as an API server sends it, with fields that we do not read: about 6 KB."""
     started = "2026-11-15T12:00:00Z"
     meta = body["metadata"] | {"uid": f"uid-{index}", "resourceVersion": str(index), "creationTimestamp": started}
     fields: dict[str, Any] = {f"f:field-{i}": {"f:nested": {}, "f:other": {}, ".": {}} for i in range(30)}
@@ -83,7 +83,7 @@ def wire_pod(body: dict[str, Any], index: int) -> bytes:
 
 
 def settled(replicas: int) -> tuple[Job, Observed, list[bytes], dict[str, Any]]:
-    """A job whose pods all run and whose status says so, its children, their wire form, and its own document."""
+    """Return a job with running pods and an up-to-date status, its children, their JSON, and its own document."""
     document = manifest(replicas)
     job = load(GENERICJOB, document).job
     plan = reconcile(job, Observed(), SITE, NOW)
@@ -103,7 +103,7 @@ def settled(replicas: int) -> tuple[Job, Observed, list[bytes], dict[str, Any]]:
 
 
 def cpu(work: Callable[[], object], times: int, runs: int = 7) -> float:
-    """Seconds of CPU for one call: the smallest of several runs."""
+    """Return the CPU seconds of one call, the smallest of several runs."""
     best = float("inf")
     for _ in range(1 if QUICK else runs):
         gc.collect()
@@ -115,7 +115,7 @@ def cpu(work: Callable[[], object], times: int, runs: int = 7) -> float:
 
 
 def steady() -> None:
-    """One job with 8 pods at rest."""
+    """Measure one job with 8 pods that do not change."""
     job, observed, raw, document = settled(8)
     encoded = msgspec.json.encode(document)
     said = load(GENERICJOB, document).status
@@ -131,7 +131,7 @@ def steady() -> None:
 
 
 def planning() -> None:
-    """One job of 1,000 pods from nothing."""
+    """Measure the first plan of a job of 1,000 pods."""
     for service in (False, True):
         job = load(GENERICJOB, manifest(1000, service=service)).job
         raw = settled(1000)[2]
@@ -142,7 +142,7 @@ def planning() -> None:
 
 
 def many() -> None:
-    """5,000 jobs of 8 pods, each looked at once."""
+    """Measure one pass for each of 5,000 jobs of 8 pods."""
     jobs = [settled(8) for _ in range(100 if QUICK else 5000)]
     gc.freeze()
     decode = cpu(lambda: [msgspec.json.decode(one, type=Pod) for _, _, raw, _ in jobs for one in raw], 1, runs=2)
@@ -151,7 +151,7 @@ def many() -> None:
 
 
 def growth() -> None:
-    """The same job at four sizes: the cost per pod must not grow."""
+    """Measure the same job at four sizes: the cost per pod must not grow."""
     for size in (10, 100, 1000) if QUICK else (10, 100, 1000, 10000):
         job, observed, raw, _ = settled(size)
         decode = cpu(lambda raw=raw: [msgspec.json.decode(one, type=Pod) for one in raw], max(1, 1000 // size), 3)  # type: ignore[misc]
@@ -160,7 +160,7 @@ def growth() -> None:
 
 
 def storm() -> None:
-    """Every pod of a job fails at once, and each may be restarted: still linear."""
+    """Measure a pass in which all pods have failed and may be restarted: the cost must stay linear."""
     restart = Restart(frozenset({CauseKind.EXIT}))
     for size in (100, 1000) if QUICK else (100, 1000, 10000):
         books = (RoleLedger("worker", reached=size),)
@@ -173,7 +173,7 @@ def storm() -> None:
 
 
 def row(what: str, value: float, unit: str, cost: float, floor: float, target: str = "") -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{what:44} {value:9.2f} {unit:3} {cost / floor:7.3f} x decode  {target}", flush=True)
 
 

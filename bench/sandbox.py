@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sandboxed pod costs, beside a bare process of the same run: one after the other, and many at once.
+"""Measures a sandboxed pod against a bare process in the same run: one after the other, and many at once.
 
 Run: python bench/sandbox.py [--quick]
 """
@@ -23,11 +23,11 @@ QUICK = "--quick" in sys.argv
 TIMES, RUNS, MANY = (50, 2, 100) if QUICK else (200, 5, 1000)
 TRUE, SLEEP = ["/bin/true"], ["/bin/sleep", "1000"]
 NULL = os.open(os.devnull, os.O_RDWR)
-STDIO = (NULL, NULL, NULL)
+STDIO = launch.Descriptors(NULL, NULL, NULL)
 
 
 def reap() -> None:
-    """As the supervisor's loop does with the inits."""
+    """Reap ended init processes, as the supervisor's loop does."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -38,12 +38,12 @@ def bare() -> None:
 
 
 def begin(sandbox: SandboxRuntime, number: int, argv: list[str]) -> int:
-    """A pod that runs this, from nothing; the pid."""
+    """Create a pod that runs this command, and return its pid."""
     name = str(number)
     address = f"10.200.{number // 250}.{number % 250 + 2}"
     sandbox.open({"pod": name, "host": f"pod-{name}", "address": address, "network": "own"})
     return sandbox.spawn(
-        {"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/", "log": os.devnull}, STDIO, (), ()
+        {"pod": name, "container": name, "argv": argv, "env": {}, "cwd": "/", "log": os.devnull}, STDIO
     ).pid
 
 
@@ -55,7 +55,7 @@ def pod(sandbox: SandboxRuntime) -> None:
 
 
 def measured(work: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of time, and of our own CPU and our children's, for one call: the smallest of several runs."""
+    """Return the wall time and the CPU time (with children) of one call in seconds, the smallest of several runs."""
     best = (float("inf"), float("inf"))
     for _ in range(RUNS):
         began, ours, theirs = perf_counter(), process_time(), _children()
@@ -72,13 +72,13 @@ def _children() -> float:
 
 
 def available() -> int:
-    """KiB of memory that are left."""
+    """Return the available memory in KiB."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
 
 
 def crowd(sandbox: SandboxRuntime) -> tuple[float, float]:
-    """Many pods at once: seconds and KiB for each."""
+    """Start many pods at once; return the seconds and KiB per pod."""
     before, began = available(), perf_counter()
     pids = [begin(sandbox, number, SLEEP) for number in range(MANY)]
     took = (perf_counter() - began) / MANY

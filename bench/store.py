@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store costs beside a plain dict and list: writes with ten watchers, each verb, memory. See README.md.
+"""Measures the store against a plain dict and list: writes with ten watchers, each verb, memory. See README.md.
 
 Run: python bench/store.py [--quick]
 """
@@ -31,7 +31,7 @@ Body = dict[str, Any]
 
 
 def wire(index: int, uid: str) -> bytes:
-    """A pod as the controller makes one: about 5 KB of JSON, nothing of it shared with another."""
+    """Return a pod as the controller creates it: about 5 KB of JSON, which shares nothing with other pods."""
     env = [{"name": f"VARIABLE_{i}", "value": f"value {i} of pod {index}"} for i in range(45)]
     mounts = [{"name": f"volume-{i}", "mountPath": f"/data/{i}"} for i in range(10)]
     volumes = [{"name": f"volume-{i}", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} for i in range(10)]
@@ -46,12 +46,12 @@ def wire(index: int, uid: str) -> bytes:
 
 
 def pods(number: int, uid: str) -> list[Body]:
-    """So many pods."""
+    """Return this number of pods."""
     return [msgspec.json.decode(wire(index, uid)) for index in range(number)]
 
 
 def running(index: int) -> Body:
-    """The status a node agent writes."""
+    """Return the status that a node agent writes."""
     state = {"running": {"startedAt": STARTED}}
     container = {"name": "main", "ready": True, "restartCount": 0, "started": True, "state": state}
     ready = [{"type": kind, "status": "True", "lastTransitionTime": STARTED} for kind in ("Ready", "ContainersReady")]
@@ -63,14 +63,14 @@ ENDED = {"status": {"phase": "Succeeded", "containerStatuses": [{"name": "main",
 
 
 def opened() -> tuple[Store, str]:
-    """A store with a job in it, and the job's UID."""
+    """Return a store with one job, and the job's UID."""
     store = Store(WallClock())
     made = store.create(JOB, {"metadata": {"name": "job", "namespace": "default"}, "spec": {}})
     return store, made["metadata"]["uid"]
 
 
 def lives(store: Store, bodies: list[Body]) -> Iterator[object]:
-    """Five writes for each pod: made, placed, running, ended, deleted."""
+    """Do five writes for each pod: create, bind, running, ended, delete."""
     for index, body in enumerate(bodies):
         key = Key("default", body["metadata"]["name"])
         yield store.create(PODS, body)
@@ -81,7 +81,7 @@ def lives(store: Store, bodies: list[Body]) -> Iterator[object]:
 
 
 def floor(bodies: list[Body]) -> float:
-    """Seconds of CPU for one write to a plain dict with a plain list as its history."""
+    """Return the CPU seconds of one write to a plain dict with a plain list as its history."""
     table: dict[Key, Body] = {}
     history: list[tuple[int, Body]] = []
     began = process_time()
@@ -93,7 +93,7 @@ def floor(bodies: list[Body]) -> float:
 
 
 async def watched(resource: Resource, scope: Selection, burst: int) -> float:
-    """Seconds of CPU for one write with ten watchers that take everything; the loop turns after every burst."""
+    """Return the CPU seconds of one write with ten watchers, which read all events after every burst of writes."""
     store, uid = opened()
     cluster, bodies = LocalCluster(store), pods(PODS_AT_ONCE, uid)
     seen = [0] * WATCHERS
@@ -119,7 +119,7 @@ async def watched(resource: Resource, scope: Selection, burst: int) -> float:
 
 
 def writes() -> None:
-    """The life of a pod, with everybody watching."""
+    """Measure the writes of a pod's life with ten watchers."""
     base = min(floor(pods(PODS_AT_ONCE, "uid")) for _ in range(RUNS))
     row("dict and list (floor)", base, base)
     ours = Selection(labels=KIND)
@@ -133,7 +133,7 @@ def writes() -> None:
 
 
 def calls(store: Store, bodies: list[Body]) -> dict[str, Callable[[int], object]]:
-    """Each verb on the pod of that number."""
+    """Return one function per verb; it takes the number of the pod."""
     keys = [Key("default", body["metadata"]["name"]) for body in bodies]
     said = [running(index) for index in range(len(bodies))]
     return {
@@ -148,7 +148,7 @@ def calls(store: Store, bodies: list[Body]) -> dict[str, Callable[[int], object]
 
 
 def verbs() -> None:
-    """Each verb alone."""
+    """Measure each verb alone."""
     print()
     base = min(floor(pods(PODS_AT_ONCE, "uid")) for _ in range(RUNS))
     costs: dict[str, float] = {}
@@ -165,7 +165,7 @@ def verbs() -> None:
 
 
 def memory() -> None:
-    """What the store adds to the bodies it is given, which it shares: per object, at three sizes."""
+    """Measure the store's own memory per object at three sizes. It does not copy the bodies."""
     print()
     for size in (100, 1000) if QUICK else (1000, 10000, 50000):
         store, uid = opened()
@@ -177,11 +177,11 @@ def memory() -> None:
         added = tracemalloc.get_traced_memory()[0] / size - given
         tracemalloc.stop()
         what = f"{size:,} pods"
-        print(f"{what:48} {given:9,.0f} B of bodies  + {added:6,.0f} B of store an object")
+        print(f"{what:48} {given:9,.0f} B of bodies  + {added:6,.0f} B of store per object")
 
 
 def row(what: str, cost: float, base: float, target: str = "") -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{what:48} {1 / cost:12,.0f} writes/s {cost * 1e6:8.2f} µs {cost / base:7.1f} x floor  {target}", flush=True)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation testing of core/: does a test go red for every change of the code? Prints the score and the survivors.
+"""Mutation testing of core/: checks that a test fails for every change of the code. Prints the score and the survivors.
 
-Run: make mutate   (works on a copy, so the tree stays as it is; takes a while on two cores)
+Run: make mutate   (works on a copy, so the source tree does not change; takes a while on two cores)
 """
 
 import re
@@ -14,15 +14,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MUTMUT = Path(sys.executable).with_name("mutmut")
-#: mutmut 3.8 asks pytest for an attribute that pytest 9.2 no longer has.
+#: mutmut 3.8 reads an attribute that pytest 9.2 no longer has.
 SHIM = "from _pytest.nodes import Node\n\nNode._nodeid = property(lambda self: self.nodeid)\n"
-#: Unless it says everything it does, mutmut 3.8 catches pytest's output in a way that fails every run: all mutants
-#: would count as killed, those that change nothing included.
+#: Without debug output, mutmut 3.8 captures pytest's output in a way that makes every run fail: all mutants would count
+#: as killed, even those that change nothing.
 LOUD = ("[tool.mutmut]", "[tool.mutmut]\ndebug = true")
 
 
 def main() -> None:
-    """Copy, mutate, count."""
+    """Copy the tree, run the mutants and print the score."""
     with tempfile.TemporaryDirectory(prefix="trainwright-mutants-") as folder:
         work = Path(folder)
         for part in ("src", "tests/core", "tests/model"):
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def progress(work: Path) -> None:
-    """Run all mutants, showing how far it is."""
+    """Run all mutants and show the progress."""
     words = [str(MUTMUT), "run", "--max-children", "2"]
     with subprocess.Popen(words, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:  # noqa: S603
         for line in running.stdout or ():
@@ -47,12 +47,12 @@ def progress(work: Path) -> None:
 
 
 def run(*words: str, cwd: Path) -> str:
-    """One call of mutmut."""
+    """Call mutmut once and return its output."""
     return subprocess.run([MUTMUT, *words], cwd=cwd, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603
 
 
 def report(results: str) -> None:
-    """`name: killed` a line."""
+    """Print the score from lines such as `name: killed`."""
     pairs = [line.strip().rsplit(": ", 1) for line in results.splitlines() if ": " in line]
     counts = Counter(verdict for _, verdict in pairs)
     for name, verdict in pairs:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes `src/trainwright/kinds/podtable.py`: every field of a pod template, by Kubernetes type.
 
-Reads the source of the development dependency lightkube-models, which is itself made from the OpenAPI document of one
+Reads the source of the development dependency lightkube-models, which is generated from the OpenAPI document of one
 Kubernetes release. Run `python tools/podtable.py` after changing its version; a test compares the result with the file.
 """
 
@@ -24,7 +24,7 @@ SCALARS = {
     "MicroTime": "time",
     "FieldsV1": "any",
 }
-# The models say only `dict` of a map. One that is not in this table stops the generator: somebody has to look.
+# In the models the type of a map is only `dict`. The generator stops at a map that is missing here: add it by hand.
 MAPS = {
     "annotations": "{str}",
     "labels": "{str}",
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def text() -> str:
-    """The whole module."""
+    """Return the text of the whole module."""
     package = version("lightkube-models")
     lines = (_line(name, fields) for name, fields in sorted(table().items()))
     kubernetes = ".".join(package.split(".")[:3])
@@ -71,7 +71,7 @@ def text() -> str:
 
 
 def table() -> dict[str, Fields]:
-    """The types that can be reached from a pod template."""
+    """Return the types that are reachable from a pod template."""
     known = _annotations()
     found: dict[str, Fields] = {}
     waiting = [ROOT]
@@ -84,7 +84,7 @@ def table() -> dict[str, Fields]:
 
 
 def _annotations() -> dict[str, Fields]:
-    """Class name to field to annotation, read from the source: importing the models needs all of lightkube."""
+    """Map classes to fields to annotations, from the source: importing the models would need all of lightkube."""
     spec = find_spec("lightkube.models")
     assert spec is not None
     assert spec.submodule_search_locations
@@ -103,7 +103,7 @@ def _fields(node: ast.ClassDef) -> Fields:
 
 
 def _spell(field: str, annotation: str) -> str:
-    """`Optional[List[meta_v1.Time]]` as `[time]`."""
+    """Convert an annotation: `Optional[List[meta_v1.Time]]` becomes `[time]`."""
     match = re.fullmatch(r"(Optional\[)?(List\[)?(?:\w+\.)?(\w+)\]*", annotation)
     assert match is not None, f"{field}: {annotation}"
     optional, many, name = match.groups()

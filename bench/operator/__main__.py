@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator costs on a real API server, beside one that makes the same writes and decides nothing.
+"""Measures the operator on a real API server against one that makes the same writes and decides nothing.
 
-The control plane and the fake kubelet are those of the tests. The folder is a program, not a module: a module of this
-name would stand before Python's own `operator`.
+The control plane and the fake kubelet are those of the tests. The folder is a program, not a module, because a module
+of this name would hide Python's own `operator`.
 
 Run: python bench/operator [--kind=tfjob] [--quick] [--runs=N] [--sizes=100x4,1x200] [sizes] [present]
-With TRAINING_OPERATOR_BIN (`go install github.com/kubeflow/training-operator/cmd/training-operator.v1@v1.9.4`) TFJobs
-are also run by the Go original, in turn with the other two.
+With TRAINING_OPERATOR_BIN (`go install github.com/kubeflow/training-operator/cmd/training-operator.v1@v1.9.4`) the Go
+original also runs TFJobs, in turn with the other two.
 """
 
 import sys

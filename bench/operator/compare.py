@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator and the floor in turn, at several sizes; then the operator alone with ever more jobs present.
-
-`__main__` calls it; `drive` does a run.
-"""
+"""Measures the operator and the floor in turn, at several sizes; then the operator alone with more and more jobs."""
 
 import asyncio
 import json
@@ -35,12 +32,12 @@ SIZES = (Sizes(100, 4), Sizes(500, 4), Sizes(1000, 4), Sizes(1, 200))
 QUICK = (Sizes(20, 4), Sizes(1, 20))
 FLOOR = Path(__file__).with_name("floor.py")
 HOME = "trainwright"
-#: Seconds for which it is seen what an operator does that has nothing to do.
+#: Seconds for which the CPU of an idle operator is measured.
 REST = 20.0
 
 
 def main(words: list[str]) -> int:
-    """Measure; one line if there is no control plane to be had."""
+    """Measure and print the tables; without a control plane, print one line."""
     quick = "--quick" in words
     runs = next((int(word.partition("=")[2]) for word in words if word.startswith("--runs=")), 1 if quick else 2)
     asked = next((word.partition("=")[2].split(",") for word in words if word.startswith("--sizes=")), None)
@@ -48,7 +45,7 @@ def main(words: list[str]) -> int:
     parts = [word for word in words if word in ("sizes", "present")] or ["sizes", "present"]
     kind = next((word.partition("=")[2] for word in words if word.startswith("--kind=")), "genericjob")
     if kind not in SHAPES:
-        print(f"--kind={kind}: measured are {', '.join(SHAPES)}", file=sys.stderr)
+        print(f"--kind={kind}: unknown kind; choose one of {', '.join(SHAPES)}", file=sys.stderr)
         return 2
     shape = SHAPES[kind]
     try:
@@ -66,7 +63,7 @@ def main(words: list[str]) -> int:
 
 
 def _who(shape: Shape) -> list[str]:
-    """Who is measured in turn: the original too, where it is at hand and knows the kind."""
+    """Return the operators to measure in turn; the original too, if it is installed and supports the kind."""
     return ["floor", "ours", *(["peer"] if shape.kind == "tfjob" and peer.program() else [])]
 
 
@@ -77,15 +74,13 @@ def _head(runs: int, shape: Shape) -> None:
         end=" ",
     )
     print(f"aiohttp {aiohttp.__version__}, msgspec {msgspec.__version__}, Kubernetes {version()}, {platform.release()}")
-    print(
-        f"{os.cpu_count()} processors for all of it, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn", end=""
-    )
+    print(f"{os.cpu_count()} processors in total, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn", end="")
     print(f"; {shape.resource.kind}{f'; peer is {peer.NAME} {peer.version()}' if 'peer' in _who(shape) else ''}\n")
 
 
 @contextmanager
 def _plane() -> Iterator[ControlPlane]:
-    """API server and etcd, our kinds, and the operator's rights; no controllers, no scheduler."""
+    """Start an API server and etcd with our kinds and the operator's rights; no controllers, no scheduler."""
     with ControlPlane(controllers=False, scheduler=False, first=install_crds) as plane:
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
         items = rights(KINDS, HOME, "", {"kind": "User", "name": "operator", "apiGroup": RBAC})
@@ -95,7 +90,7 @@ def _plane() -> Iterator[ControlPlane]:
 
 @contextmanager
 def _running(plane: ControlPlane, shape: Shape, what: str) -> Iterator[Place]:
-    """An operator of either sort, ready, and everything else that takes part."""
+    """Start one of the operators and the fake nodes, and wait until the operator is ready."""
     kubeconfig = str(plane.kubeconfig("operator"))
     words = {
         "ours": [
@@ -123,14 +118,14 @@ def _running(plane: ControlPlane, shape: Shape, what: str) -> Iterator[Place]:
             operator.end()
 
 
-# -- beside the floor ------------------------------------------------------------------------------------------------
+# -- compared with the floor -----------------------------------------------------------------------------------------
 
 
 def _sizes(plane: ControlPlane, shape: Shape, all_sizes: tuple[Sizes, ...], runs: int) -> None:
     if "peer" in _who(shape):
         peer.prepare(plane)
     print(
-        "| jobs x pods | who | jobs/s | submit → all pods p50 / p99 | CPU a job | peak RSS | writes | 409s | others |"
+        "| jobs x pods | who | jobs/s | submit → all pods p50 / p99 | CPU per job | peak RSS | writes | 409s | others |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     verdicts = []
@@ -146,7 +141,7 @@ def _sizes(plane: ControlPlane, shape: Shape, all_sizes: tuple[Sizes, ...], runs
 
 
 def _verdict(sizes: Sizes, results: dict[str, list[Result]], what: str) -> str:
-    """Ours beside another."""
+    """Compare ours with another operator, as text."""
     wall = {who: median(one.wall - RUNS for one in found) for who, found in results.items()}
     cost = {who: median(one.cpu for one in found) for who, found in results.items()}
     return f"{sizes}: {wall[what] / wall['ours']:.2f} x the {what}'s jobs/s, {cost['ours'] / cost[what]:.2f} x its CPU"
@@ -173,14 +168,12 @@ def _row(sizes: Sizes, what: str, found: list[Result]) -> None:
     )
 
 
-# -- jobs that are there ---------------------------------------------------------------------------------------------
+# -- with existing jobs ----------------------------------------------------------------------------------------------
 
 
 def _present(plane: ControlPlane, shape: Shape, numbers: tuple[int, ...], new: int) -> None:
-    """So many new jobs of four pods, while ever more others are there: half of them ended, half running."""
-    print(
-        "| jobs present | at rest | new jobs | CPU a job beyond that | jobs/s | submit → all pods p99 | RSS | others |"
-    )
+    """Measure new jobs of four pods while more and more other jobs exist: half of them ended, half running."""
+    print("| existing jobs | at rest | new jobs | CPU per new job | jobs/s | submit → all pods p99 | RSS | others |")
     print("|---|---|---|---|---|---|---|---|")
     with _running(plane, shape, "ours") as place:
         there, operator = 0, place.operator
@@ -200,7 +193,7 @@ def _present(plane: ControlPlane, shape: Shape, numbers: tuple[int, ...], new: i
 
 
 def _fill(place: Place, number: int) -> None:
-    """Jobs of one pod."""
+    """Create jobs of one pod: half of them end, half run forever."""
     if number <= 0:
         return
     for phase, runs in (("Succeeded", "0"), ("Running", "forever")):

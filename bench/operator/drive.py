@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measured run: jobs are submitted to a control plane, an operator works, and the audit log says what happened.
+"""One measured run: submits jobs to a control plane with an operator, and reads the results from the audit log.
 
-`__main__` makes the control plane and calls `measured` for each operator in turn. Nothing here watches pods, so that
-looking on takes little of the processors from those who work.
+Nothing here watches pods, so that the measurement itself uses little CPU.
 """
 
 import asyncio
@@ -28,16 +27,16 @@ from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Selec
 Body = dict[str, Any]
 #: Seconds that a pod of a measured job runs.
 RUNS = 5.0
-#: Jobs that are submitted at a time.
+#: The number of jobs that are submitted concurrently.
 AT_ONCE = 8
-#: A process that uses less of a processor is at rest.
+#: A process that uses a smaller share of a CPU is idle.
 _RESTS = 0.05
 _TICK = os.sysconf("SC_CLK_TCK")
 _numbers = count(1)
 
 
 class Sizes(Struct, frozen=True):
-    """So many jobs of so many pods."""
+    """The number of jobs, and of pods per job."""
 
     jobs: int
     pods: int
@@ -47,34 +46,34 @@ class Sizes(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """What one run came to. Times in seconds, sizes in MiB."""
+    """The result of one run. Times in seconds, sizes in MiB."""
 
     wall: float
-    #: From a job's submission to its last pod, of each job.
+    #: For each job, the time from its submission to the creation of its last pod.
     waits: tuple[float, ...]
     cpu: float
     peak: float
     writes: int
     conflicts: int
     reads: int
-    #: Share of the machine that went to programs which have no part in this.
+    #: The share of the machine that other programs used.
     others: float
 
 
 class Place(Struct, frozen=True):
-    """Where jobs are submitted, of which shape, and who looks after them."""
+    """The control plane, the shape of the jobs, and the operator that manages them."""
 
     plane: ControlPlane
     shape: Shape
     operator: Process
-    #: Everything else that takes part.
+    #: All other processes of the benchmark.
     parts: list[Process]
-    #: Who the operator is to the API server.
+    #: The operator's user name at the API server.
     user: str = "operator"
 
 
 def measured(place: Place, sizes: Sizes) -> tuple[Result, str]:
-    """Submit jobs in a namespace of their own, wait until all have succeeded; what it took, and where they are."""
+    """Submit jobs in a new namespace, wait until all have succeeded, and return the result and the namespace."""
     plane, operator = place.plane, place.operator
     space = namespace(plane)
     jobs = [place.shape.manifest(f"job-{number}", sizes.pods, str(RUNS)) for number in range(sizes.jobs)]
@@ -99,14 +98,14 @@ def measured(place: Place, sizes: Sizes) -> tuple[Result, str]:
 
 
 def namespace(plane: ControlPlane) -> str:
-    """A fresh one."""
+    """Create a new namespace and return its name."""
     name = f"bench-{next(_numbers)}"
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     return name
 
 
 async def reach(place: Place, space: str, jobs: list[Body], phase: str = "Succeeded") -> None:
-    """Submit jobs, a few at a time, and wait until all of them have come so far."""
+    """Submit jobs, a few at a time, and wait until all of them have reached the phase."""
     operator, resource = place.operator, place.shape.resource
     async with connected(load(ConnectionOptions(kubeconfig=str(place.plane.kubeconfig())))) as cluster:
         since = (await cluster.list(resource, Selection(namespace=space))).version
@@ -139,7 +138,7 @@ async def _reached(cluster: KubeCluster, shape: Shape, whence: tuple[str, str], 
 
 
 def clear(plane: ControlPlane, shape: Shape, space: str) -> None:
-    """Everything in a namespace goes; no controller runs that would do it."""
+    """Delete everything in a namespace; no garbage collector runs here."""
     asyncio.run(_clear(plane, shape, space))
 
 
@@ -152,11 +151,11 @@ async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
                 plane.call("DELETE", collection_path(resource, space), options)
 
 
-# -- what it took ----------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------------------
 
 
 def waits(calls: Calls, sizes: Sizes, place: Place) -> tuple[float, ...]:
-    """From each job's submission to its last pod, as the API server has it on record."""
+    """Return the time from each job's submission to its last pod, from the audit log of the API server."""
     jobs = calls.where(user="admin", verb="create", resource=place.shape.resource.id)
     submitted = {call.name: _at(call) for call in jobs}
     made: dict[str, list[float]] = {}
@@ -173,24 +172,24 @@ def _at(call: Call) -> float:
 
 
 def quantile(values: tuple[float, ...], share: float) -> float:
-    """Of sorted values."""
+    """Return a quantile of sorted values."""
     return values[min(int(share * len(values)), len(values) - 1)]
 
 
 def spent(pid: int) -> float:
-    """Seconds of processor time of a process so far."""
+    """Return the CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def memory(pid: int, what: str = "VmHWM") -> float:
-    """The most memory that a process has had, or what it has now (VmRSS), in MiB."""
+    """Return the peak memory of a process, or its current memory (VmRSS), in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(what))) / 1024
 
 
 class Others:
-    """How busy the machine is with what is none of ours."""
+    """Measures the CPU time of programs that do not belong to the benchmark."""
 
     def __init__(self, ours: list[Process]) -> None:
         self._pids = [os.getpid(), *(one.pid for one in ours)]
@@ -201,18 +200,18 @@ class Others:
         return sum(fields) - fields[3] - fields[4] - sum(spent(pid) for pid in self._pids), sum(fields)
 
     def share(self) -> float:
-        """Of all processors, since it was made."""
+        """Return their share of all CPUs since this object was created."""
         busy, all_ = self._now()
         return max(busy - self._busy, 0.0) / max(all_ - self._all, 0.001)
 
 
 def resting(pid: int, seconds: float) -> float:
-    """The share of a processor that a process uses by itself."""
+    """Return the share of a CPU that a process uses during this time."""
     before, began = spent(pid), perf_counter()
     sleep(seconds)
     return (spent(pid) - before) / (perf_counter() - began)
 
 
 def quiet(process: Process) -> None:
-    """Wait until a process rests."""
+    """Wait until a process is idle."""
     process.until(lambda: process.alive and resting(process.pid, 1.0) < _RESTS)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator that decides nothing: the writes of ours, at the same moments, with the same client, and no more.
+"""An operator that decides nothing: it makes only the writes of ours, at the same moments, with the same client.
 
-The benchmark beside it starts this program in turn with `trainwright operator`. It takes every job for a new one that
-will succeed, looks neither at the manifest nor at what went wrong, and has no lease, no queue and no second thoughts.
+`compare` starts this program in turn with `trainwright operator`. It assumes that every job is new and will succeed,
+checks neither the manifest nor errors, and has no lease, no queue and no periodic passes.
 
 Run: python bench/operator/floor.py KUBECONFIG KIND
 """
@@ -28,7 +28,7 @@ PORTS = [{"name": "http", "port": 80}]
 
 
 class Known(Struct):
-    """A job, and which of its pods run or have run, and which have ended."""
+    """A job, and the names of its pods that have run and of those that have ended."""
 
     shape: Shape
     document: Body
@@ -45,14 +45,14 @@ class Known(Struct):
 
 
 class Floor:
-    """Everything it knows."""
+    """The operator: its jobs and running tasks."""
 
     def __init__(self, cluster: KubeCluster, shape: Shape) -> None:
         self._cluster = cluster
         self._shape = shape
         self._jobs: dict[str, Known] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: As many jobs are begun at a time as with ours, and as with ours what has begun does not wait for the rest.
+        #: As in our operator, at most 16 jobs start at a time, and jobs that have started do not wait for new ones.
         self._turns = asyncio.Semaphore(16)
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class Floor:
             if len(known.ended) == known.replicas:
                 self._soon(self._say(known, "Succeeded"))
 
-    # -- what it writes ------------------------------------------------------------------------------------------
+    # -- writes ------------------------------------------------------------------------------------------
 
     async def _begin(self, known: Known) -> None:
         async with self._turns:
@@ -139,7 +139,7 @@ def addresses(known: Known) -> Body:
 
 
 def child(known: Known, kind: str, name: str) -> Body:
-    """What ours puts on a child."""
+    """Return the metadata that our operator gives a child."""
     uid = known.document["metadata"]["uid"]
     job = known.shape.resource
     owner = {"apiVersion": job.api_version, "kind": job.kind, "name": known.key.name, "uid": uid}
@@ -150,7 +150,7 @@ def child(known: Known, kind: str, name: str) -> Body:
 
 
 def status(known: Known, phase: str) -> Body:
-    """As much as ours has to say."""
+    """Return a status as large as our operator's."""
     names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
     times = {"accepted": TIME, "started": TIME, "running": TIME}
     ledger = {"phase": phase, "roles": [{"name": "worker", "reached": known.replicas}], "times": times}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Go original of TFJob, training-operator, ready to run in turn with ours: `compare` starts it for that kind.
+"""The Go original of TFJob, training-operator, prepared to run in turn with ours.
 
-`TRAINING_OPERATOR_BIN` names its program. It keeps its rights to itself, wide open, and what it will not start without
-is made first: a namespace of its own, a webhook that matches nothing, and the certificate that it makes for that.
+`TRAINING_OPERATOR_BIN` names its program. It runs as cluster-admin. `prepare` creates what it needs to start: its
+namespace, a webhook that matches nothing, and the Secret for the certificate that it generates for this webhook.
 """
 
 import base64
@@ -16,13 +16,13 @@ from cluster_plane import ControlPlane
 from cluster_process import Process
 
 NAME = "training-operator"
-#: What it was measured with elsewhere: as fast as it goes.
+#: Options for its highest speed.
 FAST = ["--kube-api-qps=1000", "--kube-api-burst=1000", "--controller-threads=8"]
-#: Who it is to the API server.
+#: Its user name at the API server.
 USERS = {"peer": "peer"}
 ENVIRONMENT = {"MY_POD_NAMESPACE": NAME}
-#: Where it looks, whatever it is told.
-_FOLDER = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - its own choice
+#: It always reads its certificate from this folder; there is no option for it.
+_FOLDER = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - fixed in its code
 _PORT = 18080
 _CERTIFICATE = f"{NAME}-webhook-cert"
 _WEBHOOK = f"validator.{NAME}.kubeflow.org"
@@ -31,12 +31,12 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 def program() -> str | None:
-    """Where it is, if somebody has it."""
+    """Return the path of its program, or None if it is not installed."""
     return os.environ.get("TRAINING_OPERATOR_BIN")
 
 
 def prepare(plane: ControlPlane) -> None:
-    """Everything that it will not start without."""
+    """Create the objects that it needs to start."""
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAME}})
     plane.call("POST", f"/api/v1/namespaces/{NAME}/secrets", {"metadata": {"name": _CERTIFICATE}})
     plane.call("POST", _ADMISSION, _webhook())
@@ -59,14 +59,14 @@ def _webhook() -> dict[str, Any]:
 
 
 def words(plane: ControlPlane) -> list[str]:
-    """Its command line: one kind, and ports that nobody else has."""
+    """Return its command line: one kind, and ports that are not in use."""
     ports = [f"--metrics-bind-address=127.0.0.1:{_PORT}", f"--health-probe-bind-address=127.0.0.1:{_PORT + 1}"]
     server = [f"--kubeconfig={plane.kubeconfig('node')}", f"--webhook-server-port={_PORT + 2}"]
     return [str(program()), "--enable-scheme=tfjob", "--zap-log-level=error", *FAST, *ports, *server]
 
 
 def certify(plane: ControlPlane, operator: Process) -> None:
-    """Its certificate from the secret into the folder that it reads, as a volume would bring it."""
+    """Copy its certificate from the Secret to the folder that it reads, as a mounted volume would do."""
     for _ in range(120):
         assert operator.alive, f"{NAME} has ended:\n{operator.tail()}"
         secret = plane.call("GET", f"/api/v1/namespaces/{NAME}/secrets/{_CERTIFICATE}")
@@ -80,7 +80,7 @@ def certify(plane: ControlPlane, operator: Process) -> None:
 
 
 def version() -> str:
-    """As its program was built."""
+    """Return the version that is recorded in its program."""
     words = ["go", "version", "-m", str(program())]
     said = subprocess.run(words, capture_output=True, text=True, check=False).stdout  # noqa: S603 - about a file
     found = [line.split()[2] for line in said.splitlines() if line.split()[:1] == ["mod"]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs that are measured, one shape for each kind: so many workers that do nothing for a while.
+"""The jobs that are measured, one shape for each kind: workers that only wait for some seconds.
 
-`drive` submits them; `floor` reads from a shape where a kind keeps its replicas, its template and its phase.
+A shape also says where a kind has its replicas, its template and its phase.
 """
 
 from collections.abc import Callable
@@ -17,30 +17,30 @@ Body = dict[str, Any]
 
 
 class Shape(Struct, frozen=True):
-    """One kind: its spec for so many workers of a template, and where that is found again."""
+    """One kind: how to build a spec from a number of workers and a template, and how to find these in a spec."""
 
     kind: str
     spec: Callable[[int, Body], Body]
     worker: Callable[[Body], Body]
-    #: Of its status: what the floor writes beside the ledger.
+    #: The part of its status that the floor writes in addition to the ledger.
     status: Callable[[str, list[str]], Body]
     container: str = "main"
-    #: Every worker has a service; else the job has a config map with its workers' addresses.
+    #: Every worker has a service; otherwise the job has a ConfigMap with its workers' addresses.
     services: bool = True
 
     @property
     def resource(self) -> Resource:
-        """Where its jobs are."""
+        """Return the API resource of the kind."""
         return JOBS[self.kind]
 
     def phase(self, document: Body) -> str:
-        """Where a job is, in our words; else as another operator has it in its conditions."""
+        """Return the phase from our ledger, or else the phase that another operator's conditions mean."""
         status = document.get("status") or {}
         ours = (status.get("trainwright") or {}).get("phase")
         return ours or next(kind.phase_of(status) for kind in KINDS if kind.singular == self.kind)
 
     def manifest(self, name: str, pods: int, runs: str) -> Body:
-        """A job whose pods do nothing for some seconds."""
+        """Return a job whose pods do nothing for some seconds."""
         container = {"name": self.container, "image": "none", "command": ["true"]}
         template = {"metadata": {"annotations": {f"{PREFIX}runs": runs}}, "spec": {"containers": [container]}}
         head = {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": {"name": name}}

@@ -1,9 +1,9 @@
-"""All-reduce over a ring of connections, as gloo and NCCL do it, with nothing but Python's standard library:
+"""All-reduce over a ring of connections, as gloo and NCCL do it, using only Python's standard library:
 
     trainwright run --replicas 4 -- python3 examples/local/ring.py
 
-Rank 0 listens at MASTER_ADDR and MASTER_PORT, where every other rank tells it the address at which it listens itself.
-Then each rank passes numbers on to its neighbour, until all have the sum.
+Rank 0 listens at MASTER_ADDR and MASTER_PORT. Every other rank connects and sends the address at which it listens.
+Then each rank sends numbers to its neighbour until all ranks have the sum.
 """
 
 import json
@@ -17,7 +17,7 @@ master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def connected(address: tuple[str, int]) -> socket.socket:
-    """A connection, as soon as somebody listens there."""
+    """Connect, and retry until a process listens at the address."""
     while True:
         try:
             return socket.create_connection(address, timeout=30)
@@ -26,7 +26,7 @@ def connected(address: tuple[str, int]) -> socket.socket:
 
 
 def met(own: socket.socket) -> list[tuple[str, int]]:
-    """Where every rank listens, in the order of ranks."""
+    """Return the address of every rank, in the order of ranks."""
     port = own.getsockname()[1]
     if rank:
         line = connected(master)

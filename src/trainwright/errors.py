@@ -16,10 +16,10 @@
         │   └── QuotaError               a quota of the namespace is used up
         ├── TooManyRequestsError     429; `retry_after` has the pause in seconds
         └── UnavailableError         5xx, or no answer at all
-            └── UntrustedError           its certificate is not valid: a retry does not help
+            └── UntrustedError           the server's certificate is not valid: a retry does not help
 
-The command line prints each as one line on stderr and ends with its exit code. `runtime` handles ApiErrors itself and
-retries the transient ones.
+The command line prints an error as one line on stderr and ends with its exit code. `runtime` handles ApiErrors itself
+and retries after transient errors.
 """
 
 
@@ -69,7 +69,7 @@ class AlreadyExistsError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The object has another version or another UID than the one that the write is based on."""
+    """The write is based on another version or another UID of the object."""
 
     status, reason = 409, "Conflict"
 
@@ -112,18 +112,6 @@ class UntrustedError(UnavailableError):
     """The certificate of the server is not valid."""
 
 
-#: By reason, to decode the error responses of an API server.
-API_ERRORS = {
-    kind.reason: kind
-    for kind in (
-        ApiError,
-        NotFoundError,
-        AlreadyExistsError,
-        ConflictError,
-        GoneError,
-        InvalidError,
-        ForbiddenError,
-        TooManyRequestsError,
-        UnavailableError,
-    )
-}
+#: The errors by reason, to decode the error responses of an API server.
+API_ERRORS: dict[str, type[ApiError]] = {kind.reason: kind for kind in ApiError.__subclasses__()}
+API_ERRORS[ApiError.reason] = ApiError

@@ -2,7 +2,7 @@
 """JSON objects in a stream of bytes, one per line, and the version check between two of our processes.
 
 All our sockets and the watches of API servers use this framing. Each protocol has a number: the side that connects
-sends its number first, and the other side refuses a different one. Raise the number with every change of
+sends its number first, and the other side refuses a different number. Raise the number with every change of
 `sockets.protocol` or `supervisor.protocol` that the other side would misunderstand.
 
 The supervisor imports this module, so it uses only the standard library. Other code may use msgspec for the objects.
@@ -85,7 +85,7 @@ def hello(protocol: int) -> Hello:
 
 
 def mismatch(message: Mapping[str, Any], protocol: int, other: str, this: str) -> str | None:
-    """Why the two processes cannot communicate, or None if they can. `other` and `this` name them in the text.
+    """Why the two processes cannot communicate, or None if they can. `other` and `this` name the processes in the text.
 
     `message` is the Hello of the other process, or any first message of a version without Hello.
     """

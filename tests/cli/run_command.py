@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real command line as a subprocess, on a state folder of its own. For tests that need an engine."""
+"""Runs the real command line as a subprocess, with a state folder per test."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from typing import Any
 from run_objects import role
 
 from patience import PATIENCE
-from trainwright.cli.record import as_yaml
+from trainwright.cli.output import as_yaml
 from trainwright.model.job import Body
 
 SCRIPT = str(Path(sys.executable).with_name("trainwright"))
@@ -41,8 +41,8 @@ def worker(*lines: str, replicas: int = 1, kind: str = "worker", **more: Any) ->
     return role(kind, replicas, **{"template": script(*lines), **more})
 
 
-class Place:
-    """A folder with manifests and a state folder, in which commands are run."""
+class CommandRunner:
+    """Runs commands in a folder of the test, which holds manifests and the state folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Place:
         self.number = 0
 
     def write(self, *bodies: Body) -> str:
-        """A manifest; its path."""
+        """Write a manifest and return its path."""
         self.number += 1
         file = self.folder / f"job-{self.number}.yaml"
         file.write_text(as_yaml(bodies), encoding="utf-8")
@@ -73,12 +73,12 @@ class Place:
         )
 
     def run(self, *bodies: Body, args: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """`trainwright run` to its end, as plain processes."""
+        """Run `trainwright run` with the process runtime to its end."""
         return self.call("run", "--runtime", "process", *args, self.write(*bodies))
 
     @contextmanager
-    def live(self, *bodies: Body, args: tuple[str, ...] = ()) -> Iterator["Live"]:
-        """A run that goes on; it is killed if it still does at the end."""
+    def live(self, *bodies: Body, args: tuple[str, ...] = ()) -> Iterator["LiveRun"]:
+        """Start a run in the background; it is killed if it has not ended by the end of the block."""
         out = self.folder / f"out-{self.number}"
         words = [SCRIPT, "run", "--runtime", "process", *args, self.write(*bodies)]
         with out.open("w") as file:
@@ -86,7 +86,7 @@ class Place:
                 words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=self.env, cwd=self.folder
             )
         try:
-            yield Live(process, out)
+            yield LiveRun(process, out)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -102,8 +102,8 @@ class Place:
         return (self.state / "default" / name / "latest").resolve()
 
 
-class Live:
-    """A run that goes on."""
+class LiveRun:
+    """A run in the background."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
         self.process = process
@@ -111,26 +111,26 @@ class Live:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process ID."""
         return self.process.pid
 
     def text(self) -> str:
-        """What it has written by now."""
+        """The output so far."""
         return self._out.read_text(encoding="utf-8")
 
     def until(self, text: str) -> str:
-        """Wait until it has written this."""
+        """Wait until the output contains this text, and return the output."""
         wait(lambda: text in self.text() or self.process.poll() is not None)
         assert text in self.text(), self.text()
         return self.text()
 
     def end(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the end and return the exit code."""
         return self.process.wait(PATIENCE)
 
 
 def wait(look: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Until it is so."""
+    """Wait until the condition holds."""
     until = time.monotonic() + seconds
     while not look():
         assert time.monotonic() < until, "waited too long"
@@ -138,7 +138,7 @@ def wait(look: Callable[[], bool], seconds: float = PATIENCE) -> None:
 
 
 def processes(word: str) -> list[str]:
-    """Command lines of processes that hold a word."""
+    """The command lines of all processes that contain this word."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

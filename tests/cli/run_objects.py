@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as a run sees them: jobs, pods in every state, events. For the tests of what is shown of them."""
+"""Jobs, pods in every state, and events, as a run reads them from the store."""
 
 from typing import Any
 

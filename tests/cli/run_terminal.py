@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real command line on a pseudo-terminal of its own. For tests of what people see there."""
+"""Runs the real command line on a pseudo-terminal."""
 
 import fcntl
 import os
@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from run_command import SCRIPT, Place
+from run_command import SCRIPT, CommandRunner
 
 from patience import PATIENCE
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on its own pseudo-terminal."""
 
-    def __init__(self, place: Place, *args: str) -> None:
+    def __init__(self, runner: CommandRunner, *args: str) -> None:
         self.ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.process = subprocess.Popen(
@@ -26,8 +26,8 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=place.env,
-            cwd=place.folder,
+            env=runner.env,
+            cwd=runner.folder,
         )
         os.close(theirs)
         self.text = ""
@@ -36,7 +36,7 @@ class Terminal:
         self.until_so(lambda: text in self.text)
 
     def until_so(self, look: Callable[[], bool]) -> None:
-        """Read until that is so."""
+        """Read until the condition holds."""
         end = time.monotonic() + PATIENCE
         os.set_blocking(self.ours, False)
         while not look():
@@ -75,12 +75,12 @@ Terminals = Callable[..., Terminal]
 
 
 @contextmanager
-def terminals_of(place: Place) -> Iterator[Terminals]:
-    """Start commands at terminals; those that still run at the end are killed."""
+def terminals_of(runner: CommandRunner) -> Iterator[Terminals]:
+    """Start commands on terminals; those that have not ended by the end of the block are killed."""
     made: list[Terminal] = []
 
     def start(*args: str) -> Terminal:
-        made.append(Terminal(place, *args))
+        made.append(Terminal(runner, *args))
         return made[-1]
 
     try:

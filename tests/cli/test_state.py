@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.cli.runs import find, jobs, latest, live
+from trainwright.cli.runs import find, jobs, latest
 from trainwright.cli.state import KEPT, NameLocks, home, is_live, job_folder, run_id, runs_in
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
@@ -71,7 +71,10 @@ def test_a_name_is_held_for_as_long_as_the_run_lives(state: Path) -> None:
 
 def test_another_name_is_free(state: Path) -> None:
     with NameLocks(state, [DEMO], NOW), NameLocks(state, [Key("lab", "demo")], NOW):
-        assert [str(run.key) for run in live(state)] == ["default/demo", "lab/demo"]
+        assert [str(key) for key in jobs(state) if (run := latest(state, key)) and run.live] == [
+            "default/demo",
+            "lab/demo",
+        ]
 
 
 def test_a_look_at_the_lock_does_not_take_it(state: Path) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators out of process, with exactly the rights that the manifests grant. Tests of the operator start them here.
 
-`cluster_stage` has one that looks after all namespaces. Tests that kill and stop start their own, each with a service
-account, so that the audit log tells them apart.
+`cluster_operator_fixtures` starts one for all namespaces. Tests that kill or stop operators start their own, each with
+a service account, so that the audit log tells them apart.
 """
 
 import json

@@ -11,7 +11,7 @@ from cluster_client import until
 from cluster_jobs import Jobs
 from cluster_plane import ControlPlane
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 Body = dict[str, Any]
 KEEP = {"cleanPodPolicy": "None"}
 AGAIN = {"restartPolicy": "OnFailure"}

@@ -11,7 +11,7 @@ from cluster_jobs import Jobs
 from cluster_operator import Operator
 from cluster_plane import ControlPlane
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.yaml"))
 #: All others succeed, since all their pods do.

@@ -35,7 +35,7 @@ JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/research/genericjobs"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/trainwright/leases/operator"
 
 
-class Place:
+class InstalledCluster:
     """A cluster of one real node, and a shell in which kubectl and trainwright are at hand."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
@@ -78,12 +78,12 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledCluster]:
     """Everything but the operator is there, and the images."""
     folder = tmp_path_factory.mktemp("install")
     try:
         with ControlPlane(folder / "plane") as plane, real_node(plane), service_address(plane):
-            found = Place(plane, folder)
+            found = InstalledCluster(plane, folder)
             _load_images(found, folder)
             yield found
             # Pods that are made again as fast as they end would keep the node from ending.
@@ -94,14 +94,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         pytest.skip(str(missing))
 
 
-def _load_images(place: Place, folder: Path) -> None:
+def _load_images(cluster: InstalledCluster, folder: Path) -> None:
     found = packages()
     (work := folder / "build").mkdir()
     stage = build(ROOT / "Containerfile", ROOT, work, found.busybox)
     names = sorted(set(re.findall(r"registry\.example/trainwright:[\d.]+", PAGE)))
-    place.load(pack(stage, names, work / "image.tar"))
+    cluster.load(pack(stage, names, work / "image.tar"))
     (work / "busybox.tar").write_bytes(images.archive("docker.io/library/busybox:1.37", found.busybox, ["/bin/sh"]))
-    place.load(work / "busybox.tar")
+    cluster.load(work / "busybox.tar")
     shutil.rmtree(work)
 
 
@@ -119,7 +119,7 @@ def test_no_other_page_has_commands_for_a_cluster() -> None:
     assert [page.name for page in pages if "```sh cluster" in page.read_text(encoding="utf-8")] == ["kubernetes.md"]
 
 
-def test_every_command_of_the_page_works_in_its_order(place: Place) -> None:
+def test_every_command_of_the_page_works_in_its_order(cluster: InstalledCluster) -> None:
     checks = {
         "Install": two_run_and_one_leads,
         "The first job": nothing_was_refused,
@@ -132,66 +132,66 @@ def test_every_command_of_the_page_works_in_its_order(place: Place) -> None:
     for section in PAGE.split("\n## ")[1:]:
         heading = section.partition("\n")[0]
         for block in BLOCK.findall(section):
-            place.session(block)
+            cluster.session(block)
             done.append(block)
         if heading in checks:
-            checks.pop(heading)(place)
+            checks.pop(heading)(cluster)
 
     assert done == BLOCK.findall(PAGE)
     assert checks == {}
 
 
-def two_run_and_one_leads(place: Place) -> None:
-    pods = place.operators()
+def two_run_and_one_leads(cluster: InstalledCluster) -> None:
+    pods = cluster.operators()
 
     assert [pod["spec"]["nodeName"] for pod in pods] == ["node-0", "node-0"]
     assert all(status["ready"] for pod in pods for status in pod["status"]["containerStatuses"])
-    assert place.leader().rpartition("_")[0] in {pod["metadata"]["name"] for pod in pods}
+    assert cluster.leader().rpartition("_")[0] in {pod["metadata"]["name"] for pod in pods}
     for pod in pods:
         with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8080/metrics", timeout=10) as answer:
             assert b"trainwright_" in answer.read()
     with pytest.raises(RefusedError, match="violates PodSecurity"):
-        place.plane.call("POST", "/api/v1/namespaces/trainwright/pods", pod_body("plain"))
+        cluster.plane.call("POST", "/api/v1/namespaces/trainwright/pods", pod_body("plain"))
 
 
-def nothing_was_refused(place: Place) -> None:
+def nothing_was_refused(cluster: InstalledCluster) -> None:
     """And everything was asked for with the token that its pods were given. What the job owned goes with it."""
-    calls = place.plane.audit().where(user=ACCOUNT)
+    calls = cluster.plane.audit().where(user=ACCOUNT)
 
     assert calls.where(code=403).tally() == {}
     assert len(calls.where(verb="create", resource="pods", code=201)) == 4
-    until(lambda: not place.plane.call("GET", "/api/v1/namespaces/default/pods")["items"], "its pods are gone")
+    until(lambda: not cluster.plane.call("GET", "/api/v1/namespaces/default/pods")["items"], "its pods are gone")
 
 
-def a_long_job_begins(place: Place) -> None:
+def a_long_job_begins(cluster: InstalledCluster) -> None:
     """It will run through everything that happens to operators."""
     job = yaml.safe_load((ROOT / "examples" / "genericjob" / "basic.yaml").read_text(encoding="utf-8"))
     job["metadata"]["name"] = "long"
     job["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"][0]["command"] = ["sleep", "3600"]
-    place.plane.call("POST", JOBS, job)
-    until(lambda: (place.plane.call("GET", f"{JOBS}/long").get("status") or {}).get("phase") == "Running", "it runs")
-    place.before = place.replicas()
+    cluster.plane.call("POST", JOBS, job)
+    until(lambda: (cluster.plane.call("GET", f"{JOBS}/long").get("status") or {}).get("phase") == "Running", "it runs")
+    cluster.before = cluster.replicas()
 
 
-def the_version_before_is_back(place: Place) -> None:
-    images = {pod["spec"]["containers"][0]["image"] for pod in place.operators()}
+def the_version_before_is_back(cluster: InstalledCluster) -> None:
+    images = {pod["spec"]["containers"][0]["image"] for pod in cluster.operators()}
 
     assert images == {"registry.example/trainwright:0.1.0"}
 
 
-def the_other_takes_over(place: Place) -> None:
+def the_other_takes_over(cluster: InstalledCluster) -> None:
     """And a job that runs has noticed nothing of all this."""
-    before = until(place.leader, "one leads")
+    before = until(cluster.leader, "one leads")
 
-    place.plane.kubectl("delete", "pod", "-n", "trainwright", before.partition("_")[0], "--wait=false")
+    cluster.plane.kubectl("delete", "pod", "-n", "trainwright", before.partition("_")[0], "--wait=false")
 
-    until(lambda: place.leader() not in ("", before), "the other one leads")
-    assert len(place.before) == 4
-    assert place.replicas() == place.before
+    until(lambda: cluster.leader() not in ("", before), "the other one leads")
+    assert len(cluster.before) == 4
+    assert cluster.replicas() == cluster.before
 
 
-def nothing_is_left(place: Place) -> None:
+def nothing_is_left(cluster: InstalledCluster) -> None:
     kinds = "namespaces,crds,clusterroles,clusterrolebindings"
-    left = place.plane.kubectl("get", kinds, "-o", "name").stdout.splitlines()
+    left = cluster.plane.kubectl("get", kinds, "-o", "name").stdout.splitlines()
 
     assert [name for name in left if "trainwright" in name or "genericjob" in name] == []

@@ -11,7 +11,7 @@ from cluster_client import run, until
 from cluster_jobs import Jobs, job, role
 from cluster_plane import ControlPlane
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 
 
 def test_a_job_is_applied_waited_for_and_described(jobs: Jobs) -> None:

@@ -15,7 +15,7 @@ from cluster_paddlejobs import PaddleJobs, paddlejob
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 NODE = "node-0"
 
 

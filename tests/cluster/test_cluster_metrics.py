@@ -17,7 +17,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 pytest_plugins = ("cluster_fixtures",)
 #: The originals' start line, but for its server: no real one is without TLS.
-MISSION = ("--v", "4", "--thread-num", "1000", "--logtostderr", "--leader-elect=true", "--enable-creating-failed=true")
+DOCUMENTED_FLAGS = (
+    "--v",
+    "4",
+    "--thread-num",
+    "1000",
+    "--logtostderr",
+    "--leader-elect=true",
+    "--enable-creating-failed=true",
+)
 Labels = frozenset[tuple[str, str]]
 
 
@@ -51,7 +59,7 @@ def test_the_operators_numbers_are_those_of_the_server(plane: ControlPlane, name
     user, config = account(plane, namespace, "operator")
     probe, jobs, mark = Probe(), Jobs(plane, namespace), plane.mark()
     place = ("--namespace", namespace, "--lease", f"{namespace}/operator", "--address", probe.address)
-    with started(config, tmp_path / "log", *place, "--log-format", "json", *MISSION) as process:
+    with started(config, tmp_path / "log", *place, "--log-format", "json", *DOCUMENTED_FLAGS) as process:
         until(lambda: probe.get("/readyz") == (200, "ok\n"), "it is ready")
         jobs.make(job("twice", role(replicas=2, limit=2, exit="1,0", runs="0.5")))
         jobs.make(job("never", role(exit="3", runs="0.5")))

@@ -13,7 +13,7 @@ from cluster_pods import Script
 pytest_plugins = ("cluster_fixtures",)
 
 
-class Place:
+class NamespacePods:
     """The pods of one namespace."""
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
@@ -41,8 +41,8 @@ class Place:
 
 
 @pytest.fixture
-def place(plane: ControlPlane, namespace: str, nodes: object) -> Place:
-    return Place(plane, namespace)
+def namespace_pods(plane: ControlPlane, namespace: str, nodes: object) -> NamespacePods:
+    return NamespacePods(plane, namespace)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def place(plane: ControlPlane, namespace: str, nodes: object) -> Place:
     ],
 )
 def test_a_pod_is_scheduled_runs_and_ends(
-    place: Place, script: dict[str, Any], phase: str, expected: tuple[int, str]
+    namespace_pods: NamespacePods, script: dict[str, Any], phase: str, expected: tuple[int, str]
 ) -> None:
-    place.make(pod("a", **script))
+    namespace_pods.make(pod("a", **script))
 
-    ended = place.until("a", phase)
+    ended = namespace_pods.until("a", phase)
 
     state = ended["status"]["containerStatuses"][0]["state"]["terminated"]
     assert (state["exitCode"], state["reason"]) == expected
@@ -66,70 +66,72 @@ def test_a_pod_is_scheduled_runs_and_ends(
     assert ended["status"]["podIP"]
 
 
-def test_a_pod_may_run_until_it_is_deleted(place: Place) -> None:
-    place.make(pod("a", runs="forever", stops="0.5"))
-    up = place.until("a", "Running")
+def test_a_pod_may_run_until_it_is_deleted(namespace_pods: NamespacePods) -> None:
+    namespace_pods.make(pod("a", runs="forever", stops="0.5"))
+    up = namespace_pods.until("a", "Running")
     assert {one["type"]: one["status"] for one in up["status"]["conditions"]}["Ready"] == "True"
 
-    place.delete("a")
+    namespace_pods.delete("a")
 
-    left = place.find("a")
+    left = namespace_pods.find("a")
     assert left
     assert left["metadata"]["deletionTimestamp"]
-    place.until_gone("a")
+    namespace_pods.until_gone("a")
 
 
-def test_the_next_pod_of_a_name_has_the_next_exit(place: Place) -> None:
-    place.make(pod("a", exit="1,0"))
-    place.until("a", "Failed")
-    place.delete("a")
-    place.until_gone("a")
+def test_the_next_pod_of_a_name_has_the_next_exit(namespace_pods: NamespacePods) -> None:
+    namespace_pods.make(pod("a", exit="1,0"))
+    namespace_pods.until("a", "Failed")
+    namespace_pods.delete("a")
+    namespace_pods.until_gone("a")
 
-    place.make(pod("a", exit="1,0"))
+    namespace_pods.make(pod("a", exit="1,0"))
 
-    place.until("a", "Succeeded")
+    namespace_pods.until("a", "Succeeded")
 
 
-def test_a_pod_may_never_start(place: Place) -> None:
-    place.make(pod("a", waiting="ImagePullBackOff"))
+def test_a_pod_may_never_start(namespace_pods: NamespacePods) -> None:
+    namespace_pods.make(pod("a", waiting="ImagePullBackOff"))
 
     def why() -> str:
-        found = place.find("a") or {}
+        found = namespace_pods.find("a") or {}
         states = found["status"].get("containerStatuses", [])
         return states[0]["state"]["waiting"]["reason"] if states else ""
 
     assert until(why, "it waits", 20) == "ImagePullBackOff"
-    place.delete("a")
-    place.until_gone("a")
+    namespace_pods.delete("a")
+    namespace_pods.until_gone("a")
 
 
-def test_what_a_deleted_job_owns_goes_with_it(plane: ControlPlane, namespace: str, place: Place) -> None:
+def test_what_a_deleted_job_owns_goes_with_it(
+    plane: ControlPlane, namespace: str, namespace_pods: NamespacePods
+) -> None:
     jobs = f"/apis/batch.tensorstack.dev/v1beta1/namespaces/{namespace}/genericjobs"
     made = plane.call("POST", jobs, job("demo"))
     owner = {"apiVersion": made["apiVersion"], "kind": made["kind"], "name": "demo", "uid": made["metadata"]["uid"]}
-    place.make(pod("a", owners=[owner], runs="forever"))
-    place.until("a", "Running")
+    namespace_pods.make(pod("a", owners=[owner], runs="forever"))
+    namespace_pods.until("a", "Running")
 
     plane.call("DELETE", f"{jobs}/demo")
 
-    place.until_gone("a")
+    namespace_pods.until_gone("a")
 
 
-def test_nodes_outlast_a_server_that_goes_away(plane: ControlPlane, place: Place) -> None:
-    place.make(pod("a", runs="forever"))
-    place.until("a", "Running")
+def test_nodes_outlast_a_server_that_goes_away(plane: ControlPlane, namespace_pods: NamespacePods) -> None:
+    namespace_pods.make(pod("a", runs="forever"))
+    namespace_pods.until("a", "Running")
 
     plane.restart("kube-apiserver")
 
-    place.delete("a")
-    place.until_gone("a")
-    place.make(pod("b"))
-    place.until("b", "Succeeded")
+    namespace_pods.delete("a")
+    namespace_pods.until_gone("a")
+    namespace_pods.make(pod("b"))
+    namespace_pods.until("b", "Succeeded")
 
 
 def test_without_a_scheduler_nodes_bind_pods_themselves() -> None:
     with ControlPlane(controllers=False, scheduler=False) as plane:
-        there = Place(plane, "default")
+        there = NamespacePods(plane, "default")
         with fake_nodes(plane, 2, binds=True, script=Script(runs=None)):
             for name in ("a", "b"):
                 there.make(pod(name))

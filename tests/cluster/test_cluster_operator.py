@@ -11,7 +11,7 @@ from cluster_plane import ControlPlane
 
 from trainwright.kinds.registry import KINDS
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 SERVICE = {"ports": [{"name": "http", "port": 80}]}
 
 

@@ -13,7 +13,7 @@ from cluster_jobs import Jobs
 from cluster_paddlejobs import PaddleJobs, paddlejob, role
 from cluster_plane import ControlPlane
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 Body = dict[str, Any]
 FOREVER: dict[str, Any] = {"runs": "forever"}
 

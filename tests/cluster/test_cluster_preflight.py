@@ -66,7 +66,7 @@ RUNS = {
 }
 
 
-class Stage(TFJobs):
+class SharedCluster(TFJobs):
     """The cluster, and what was there before us."""
 
     def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
@@ -111,7 +111,7 @@ class Stage(TFJobs):
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
     folder, name = tmp_path_factory.mktemp("preflight"), "kubeflow"
 
     def first(plane: ControlPlane) -> None:
@@ -121,12 +121,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with ControlPlane(folder / "plane", first=first) as plane, fake_nodes(plane, 2):
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         until(lambda: plane.find(f"/api/v1/namespaces/{name}/serviceaccounts/default"), "pods can be made")
-        stage = Stage(plane, name, folder)
-        stage.begin()
-        yield stage
+        shared = SharedCluster(plane, name, folder)
+        shared.begin()
+        yield shared
 
 
-def _deployment(stage: Stage) -> str:
+def _deployment(shared: SharedCluster) -> str:
     pod = {"containers": [{"name": "training-operator", "image": "example/training-operator:v1"}]}
     labels = {"control-plane": "kubeflow-training-operator"}
     spec = {
@@ -134,17 +134,17 @@ def _deployment(stage: Stage) -> str:
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": {**pod, "nodeSelector": {"no": "where"}}},
     }
-    path = f"/apis/apps/v1/namespaces/{stage.namespace}/deployments"
-    stage.plane.call("POST", path, {"metadata": {"name": "training-operator"}, "spec": spec})
+    path = f"/apis/apps/v1/namespaces/{shared.namespace}/deployments"
+    shared.plane.call("POST", path, {"metadata": {"name": "training-operator"}, "spec": spec})
     return f"{path}/training-operator"
 
 
-def test_preflight_shows_what_an_install_would_meet(stage: Stage) -> None:
-    deployment = _deployment(stage)
-    mark = stage.plane.mark()
-    told, found = stage.preflight(), stage.preflight("-o", "json")
-    writes = stage.plane.audit(mark).where(user="admin").writes
-    stage.plane.call("DELETE", deployment)
+def test_preflight_shows_what_an_install_would_meet(shared: SharedCluster) -> None:
+    deployment = _deployment(shared)
+    mark = shared.plane.mark()
+    told, found = shared.preflight(), shared.preflight("-o", "json")
+    writes = shared.plane.audit(mark).where(user="admin").writes
+    shared.plane.call("DELETE", deployment)
 
     assert (told.returncode, told.stderr, found.returncode) == (1, "", 1)
     assert writes == ()
@@ -159,34 +159,34 @@ def test_preflight_shows_what_an_install_would_meet(stage: Stage) -> None:
     assert (one["jobs"]["running"], one["jobs"]["unfinishedBy"]) == (1, {"training-operator.v1": 1})
 
 
-def test_who_may_read_nothing_is_told_what_and_that_is_no_failure(stage: Stage) -> None:
-    done = stage.preflight(user="operator")
+def test_who_may_read_nothing_is_told_what_and_that_is_no_failure(shared: SharedCluster) -> None:
+    done = shared.preflight(user="operator")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "list tfjobs.kubeflow.org" in done.stdout
 
 
-def test_the_operator_does_not_start_with_their_definition(stage: Stage) -> None:
-    words = ["operator", "--kubeconfig", str(stage.config), "--no-leader-elect", "--kinds", "tfjob"]
+def test_the_operator_does_not_start_with_their_definition(shared: SharedCluster) -> None:
+    words = ["operator", "--kubeconfig", str(shared.config), "--no-leader-elect", "--kinds", "tfjob"]
     done = trainwright(*words, check=False)
 
     assert done.returncode == 2
     assert "tfjobs.kubeflow.org belongs to another operator: its status has no `trainwright`" in done.stderr
 
 
-def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(stage: Stage) -> None:
+def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(shared: SharedCluster) -> None:
     """kubectl replaces their definition without a word: that is why there is a preflight."""
-    said = install_crds(stage.plane)
+    said = install_crds(shared.plane)
     assert "tfjobs.kubeflow.org serverside-applied" in said
-    body = stage.plane.call("GET", DEFINITION)
+    body = shared.plane.call("GET", DEFINITION)
     versions = body["spec"]["versions"]
     for version in versions:
         ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
         del ledger["properties"]["roles"]["items"]["properties"]["holds"]
-    stage.plane.call("PATCH", DEFINITION, {"spec": {"versions": versions}})
+    shared.plane.call("PATCH", DEFINITION, {"spec": {"versions": versions}})
 
-    words = ["operator", "--kubeconfig", str(stage.config), "--no-leader-elect", "--kinds", "tfjob"]
-    done, told = trainwright(*words, check=False), stage.preflight()
+    words = ["operator", "--kubeconfig", str(shared.config), "--no-leader-elect", "--kinds", "tfjob"]
+    done, told = trainwright(*words, check=False), shared.preflight()
     assert done.returncode == 2
     lost = "status.trainwright.roles[].holds in v1, status.trainwright.roles[].holds in v1alpha2"
     mend = "install ours with `trainwright crds tfjob | kubectl apply --server-side -f -`"
@@ -194,65 +194,65 @@ def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(stage: Stage
     assert told.returncode == 1
     assert "1. the operator would refuse to start: tfjobs.kubeflow.org would drop or refuse" in told.stdout
 
-    stage.plane.kubectl(
+    shared.plane.kubectl(
         "apply", "--server-side", "--force-conflicts", "-f", "-", given=trainwright("crds", "tfjob").stdout
     )
-    assert "from this version" in stage.preflight("--kinds", "tfjob").stdout
+    assert "from this version" in shared.preflight("--kinds", "tfjob").stdout
 
 
-def test_its_job_is_left_alone_and_that_is_told_once(stage: Stage) -> None:
-    status = stage.status("theirs")
-    mark = stage.plane.mark()
+def test_its_job_is_left_alone_and_that_is_told_once(shared: SharedCluster) -> None:
+    status = shared.status("theirs")
+    mark = shared.plane.mark()
     for _ in range(2):
-        with stage.operator() as process:
-            until(lambda: stage.events("theirs"), "people are told")
-            stage.make(tfjob("ours", Worker=replicas(1)))
-            until(lambda: "Succeeded" in stage.conditions("ours"), "another job, which is ours, succeeds")
+        with shared.operator() as process:
+            until(lambda: shared.events("theirs"), "people are told")
+            shared.make(tfjob("ours", Worker=replicas(1)))
+            until(lambda: "Succeeded" in shared.conditions("ours"), "another job, which is ours, succeeds")
             time.sleep(2)
-            stage.plane.call("DELETE", f"{stage.path}/ours")
+            shared.plane.call("DELETE", f"{shared.path}/ours")
             assert process.end() == 0
 
-    ((reason, message),) = stage.events("theirs")
+    ((reason, message),) = shared.events("theirs")
     assert reason == "ManagedElsewhere"
     assert message.startswith("training-operator.v1 wrote the status of this unfinished job")
     assert f"`kubectl annotate tfjob.kubeflow.org theirs -n kubeflow {ADOPT}=true`" in message
-    assert (stage.uids(), stage.status("theirs")) == (stage.before, status)
-    user = f"system:serviceaccount:{stage.namespace}:newcomer"
-    calls = stage.plane.audit(mark).where(user=user)
+    assert (shared.uids(), shared.status("theirs")) == (shared.before, status)
+    user = f"system:serviceaccount:{shared.namespace}:newcomer"
+    calls = shared.plane.audit(mark).where(user=user)
     assert calls.where(denied=True) == ()
     theirs = [call for call in calls.writes if call.name.startswith("theirs")]
     assert {call.resource for call in theirs} <= {"events"}
-    log = (stage.folder / "operator.log").read_text()
+    log = (shared.folder / "operator.log").read_text()
     assert "reason=ManagedElsewhere" in log
     assert "Traceback" not in log
 
 
-def test_once_it_is_handed_over_it_starts_anew_under_us(stage: Stage) -> None:
-    with stage.operator() as process:
-        (_, message), *_ = stage.events("theirs")
+def test_once_it_is_handed_over_it_starts_anew_under_us(shared: SharedCluster) -> None:
+    with shared.operator() as process:
+        (_, message), *_ = shared.events("theirs")
         words = message.split("`")[1].split()
         assert words[:2] == ["kubectl", "annotate"]
-        stage.plane.kubectl(*words[1:])
-        until(lambda: "trainwright" in stage.status("theirs"), "it is ours")
-        until(lambda: _ours(stage), f"its pods are ours: {stage.uids()}")
-        stage.until("theirs", "Created", "Running")
+        shared.plane.kubectl(*words[1:])
+        until(lambda: "trainwright" in shared.status("theirs"), "it is ours")
+        until(lambda: _ours(shared), f"its pods are ours: {shared.uids()}")
+        shared.until("theirs", "Created", "Running")
         assert process.end() == 0
 
-    assert set(stage.uids()) == set(stage.before)
-    assert not set(stage.uids().values()) & set(stage.before.values())
-    assert "restarts" not in json.dumps(stage.status("theirs")["trainwright"]["roles"])
-    assert stage.preflight("--kinds", "tfjob").returncode == 0
+    assert set(shared.uids()) == set(shared.before)
+    assert not set(shared.uids().values()) & set(shared.before.values())
+    assert "restarts" not in json.dumps(shared.status("theirs")["trainwright"]["roles"])
+    assert shared.preflight("--kinds", "tfjob").returncode == 0
 
 
-def _ours(stage: Stage) -> bool:
-    pods = list(stage.children("theirs").values())
+def _ours(shared: SharedCluster) -> bool:
+    pods = list(shared.children("theirs").values())
     labelled = [one for one in pods if KIND in one["metadata"]["labels"] and one["status"].get("phase") == "Running"]
     return len(labelled) == len(pods) == 2
 
 
-def test_nobody_answers(stage: Stage) -> None:
-    config = stage.folder / "nowhere"
-    config.write_text(stage.plane.kubeconfig().read_text().replace(stage.plane.server, "https://127.0.0.1:1"))
+def test_nobody_answers(shared: SharedCluster) -> None:
+    config = shared.folder / "nowhere"
+    config.write_text(shared.plane.kubeconfig().read_text().replace(shared.plane.server, "https://127.0.0.1:1"))
     argv = [sys.executable, "-m", "trainwright", "preflight", "--kubeconfig", str(config)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
 

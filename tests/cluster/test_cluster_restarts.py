@@ -85,9 +85,9 @@ def _agree(jobs: Jobs, statuses: dict[str, Body]) -> bool:
     for pod in jobs.pods().values():
         meta = pod["metadata"]
         labels = meta["labels"]
-        books = statuses[meta["ownerReferences"][0]["name"]]["trainwright"]["roles"]
-        book = next(one for one in books if one["name"] == labels[ROLE])
-        tries = parse_counts(book.get("retries", "")).get(int(labels[INDEX]), 0)
-        if int(labels[ATTEMPT]) != tries + book.get("epoch", 0):
+        entries = statuses[meta["ownerReferences"][0]["name"]]["trainwright"]["roles"]
+        entry = next(one for one in entries if one["name"] == labels[ROLE])
+        tries = parse_counts(entry.get("retries", "")).get(int(labels[INDEX]), 0)
+        if int(labels[ATTEMPT]) != tries + entry.get("epoch", 0):
             return False
     return True

@@ -25,7 +25,7 @@ from cluster_scenarios import SCENARIOS, Body, Scenario, Step, plain
 
 from trainwright.kinds.genericjob import GENERICJOB
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 PATIENCE = 60.0
 
 

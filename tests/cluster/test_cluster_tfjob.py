@@ -9,7 +9,7 @@ from cluster_jobs import Jobs
 from cluster_plane import ControlPlane
 from cluster_tfjobs import TFJobs, replicas, tfjob
 
-pytest_plugins = ("cluster_fixtures", "cluster_stage")
+pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
 Body = dict[str, Any]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scenarios of the original's own tests of its TFJob controller, on a real API server.
 
-No operator runs while a scene is set: a job, its pods in given phases, their services. Then one starts, and what it
-makes, removes and says is compared. Pods are placed by nobody, so that nothing happens to them by itself.
+No operator runs while an initial state is made: a job, its pods in given phases, their services. Then one starts, and
+its creates, deletes and status are compared. No scheduler places the pods, so that only the operator changes them.
 """
 
 import json
@@ -29,7 +29,7 @@ FOUR_TWO = {"Worker": 4, "PS": 2}
 RUNNING, SUCCEEDED, PENDING, FAILED = (seen(phase) for phase in ("Running", "Succeeded", "Pending", "Failed"))
 
 
-class Scene(Struct, frozen=True, kw_only=True):
+class InitialState(Struct, frozen=True, kw_only=True):
     """A job of these types, the pods that it has (by type, in the order of their indexes), and what becomes of it."""
 
     types: dict[str, int]
@@ -77,49 +77,51 @@ BACKOFF = "Job {} has failed because it has reached the specified backoff limit"
 DEADLINE = "Job {} has failed because it was active longer than specified deadline"
 OVER = ("Created", "Running=False", "Failed")
 
-SCENES = {
+INITIAL_STATES = {
     # -- pods and services that are missing are made -------------------------------------------------------------
-    "local": Scene(types={"Worker": 1}, made=1, counts={"Worker": {}}),
-    "distributed": Scene(types=FOUR_TWO, made=6, counts={"Worker": {}, "PS": {}}),
-    "all-pending": Scene(types=FOUR_TWO, pods=all_of(PENDING), counts={"Worker": {}, "PS": {}}),
-    "all-running": Scene(
+    "local": InitialState(types={"Worker": 1}, made=1, counts={"Worker": {}}),
+    "distributed": InitialState(types=FOUR_TWO, made=6, counts={"Worker": {}, "PS": {}}),
+    "all-pending": InitialState(types=FOUR_TWO, pods=all_of(PENDING), counts={"Worker": {}, "PS": {}}),
+    "all-running": InitialState(
         types=FOUR_TWO,
         pods=all_of(RUNNING),
         counts={"Worker": {"active": 4}, "PS": {"active": 2}},
         conditions=("Created", "Running"),
     ),
-    "half-pending": Scene(types=FOUR_TWO, pods={"Worker": (PENDING,) * 2, "PS": (PENDING,)}, made=3),
-    "some-pending-one-running": Scene(
+    "half-pending": InitialState(types=FOUR_TWO, pods={"Worker": (PENDING,) * 2, "PS": (PENDING,)}, made=3),
+    "some-pending-one-running": InitialState(
         types=FOUR_TWO,
         pods={"Worker": (PENDING, PENDING, RUNNING), "PS": (PENDING,)},
         made=2,
         counts={"Worker": {"active": 1}, "PS": {}},
         conditions=("Created", "Running"),
     ),
-    "some-pending-one-succeeded": Scene(
+    "some-pending-one-succeeded": InitialState(
         types=FOUR_TWO,
         pods={"Worker": (PENDING, PENDING, SUCCEEDED), "PS": (PENDING,)},
         made=2,
         counts={"Worker": {"succeeded": 1}, "PS": {}},
     ),
-    "all-succeeded": Scene(
+    "all-succeeded": InitialState(
         types=FOUR_TWO,
         pods=all_of(SUCCEEDED),
         counts={"Worker": {"succeeded": 4}, "PS": {"succeeded": 2}},
         conditions=("Created", "Succeeded"),
     ),
     # -- worker 0, and the chief, decide ---------------------------------------------------------------------------
-    "worker-0-runs": Scene(types={"Worker": 1}, pods={"Worker": (RUNNING,)}, conditions=("Created", "Running")),
-    "worker-0-succeeded": Scene(
+    "worker-0-runs": InitialState(types={"Worker": 1}, pods={"Worker": (RUNNING,)}, conditions=("Created", "Running")),
+    "worker-0-succeeded": InitialState(
         types={"Worker": 1}, pods={"Worker": (SUCCEEDED,)}, conditions=("Created", "Succeeded")
     ),
-    "chief-succeeded": Scene(
+    "chief-succeeded": InitialState(
         types={"Chief": 1, "Worker": 1},
         pods={"Chief": (SUCCEEDED,), "Worker": (RUNNING,)},
         conditions=("Created", "Succeeded"),
     ),
-    "master-succeeded": Scene(types={"Master": 1}, pods={"Master": (SUCCEEDED,)}, conditions=("Created", "Succeeded")),
-    "worker-0-failed": Scene(
+    "master-succeeded": InitialState(
+        types={"Master": 1}, pods={"Master": (SUCCEEDED,)}, conditions=("Created", "Succeeded")
+    ),
+    "worker-0-failed": InitialState(
         types={"Worker": 2},
         pods={"Worker": (FAILED, RUNNING)},
         counts={"Worker": {"active": 1, "failed": 1}},
@@ -127,7 +129,7 @@ SCENES = {
         message="TFJob {ns}/{} has failed because 1 Worker replica(s) failed.",
     ),
     # -- exit codes ------------------------------------------------------------------------------------------------
-    "exit-130": Scene(
+    "exit-130": InitialState(
         types={"Worker": 1},
         policy="ExitCode",
         pods={"Worker": (seen("Failed", 130),)},
@@ -136,7 +138,7 @@ SCENES = {
         conditions=("Created", "Restarting"),
         message="job {} is restarting because Worker replica(s) failed.",
     ),
-    "exit-1": Scene(
+    "exit-1": InitialState(
         types={"Worker": 1},
         policy="ExitCode",
         pods={"Worker": (seen("Failed", 1),)},
@@ -144,7 +146,7 @@ SCENES = {
         message='job "{}" is failing because "Worker" replica(s) failed.',
     ),
     # -- a job that is over, or is to be -----------------------------------------------------------------------------
-    "over-running-all": Scene(
+    "over-running-all": InitialState(
         types=FOUR_TWO,
         pods=all_of(RUNNING),
         spec=cleaned("All"),
@@ -152,7 +154,7 @@ SCENES = {
         kept=0,
         conditions=("Created", "Succeeded"),
     ),
-    "over-running-running": Scene(
+    "over-running-running": InitialState(
         types=FOUR_TWO,
         pods=all_of(RUNNING),
         spec=cleaned("Running"),
@@ -160,22 +162,24 @@ SCENES = {
         kept=0,
         conditions=("Created", "Succeeded"),
     ),
-    "over-succeeded-running": Scene(
+    "over-succeeded-running": InitialState(
         types=FOUR_TWO,
         pods=all_of(SUCCEEDED),
         spec=cleaned("Running"),
         status=ended("Succeeded"),
         conditions=("Created", "Succeeded"),
     ),
-    "over-succeeded-none": Scene(
+    "over-succeeded-none": InitialState(
         types=FOUR_TWO,
         pods=all_of(SUCCEEDED),
         spec=cleaned("None"),
         status=ended("Succeeded"),
         conditions=("Created", "Succeeded"),
     ),
-    "no-deadline": Scene(types=FOUR_TWO, pods=all_of(RUNNING), spec=cleaned("All"), conditions=("Created", "Running")),
-    "deadline": Scene(
+    "no-deadline": InitialState(
+        types=FOUR_TWO, pods=all_of(RUNNING), spec=cleaned("All"), conditions=("Created", "Running")
+    ),
+    "deadline": InitialState(
         types=FOUR_TWO,
         pods=all_of(RUNNING),
         spec=cleaned("All", activeDeadlineSeconds=2),
@@ -183,7 +187,7 @@ SCENES = {
         conditions=OVER,
         message=DEADLINE,
     ),
-    "backoff": Scene(
+    "backoff": InitialState(
         types=FOUR_TWO,
         policy="OnFailure",
         pods={"Worker": (seen("Running", restarts=1),) * 4, "PS": (RUNNING,) * 2},
@@ -193,35 +197,39 @@ SCENES = {
         message=BACKOFF,
     ),
     # -- suspended, and somebody else's --------------------------------------------------------------------------------
-    "suspended": Scene(
+    "suspended": InitialState(
         types={"Chief": 1, "Worker": 1}, spec=cleaned("None", suspend=True), conditions=("Created", "Suspended")
     ),
-    "suspended-ttl": Scene(
+    "suspended-ttl": InitialState(
         types={"Worker": 1},
         spec=cleaned("None", suspend=True, ttlSecondsAfterFinished=0),
         conditions=("Created", "Suspended"),
     ),
-    "theirs": Scene(types={"Worker": 1}, spec=cleaned("None", managedBy="kueue.x-k8s.io/multikueue"), conditions=()),
+    "theirs": InitialState(
+        types={"Worker": 1}, spec=cleaned("None", managedBy="kueue.x-k8s.io/multikueue"), conditions=()
+    ),
     # -- its time to live ----------------------------------------------------------------------------------------------
-    "no-ttl": Scene(types={"Worker": 1}, status=ended("Succeeded"), conditions=("Created", "Succeeded")),
+    "no-ttl": InitialState(types={"Worker": 1}, status=ended("Succeeded"), conditions=("Created", "Succeeded")),
 }
 #: These are removed.
 LIVED = {
-    "ttl-succeeded": Scene(
+    "ttl-succeeded": InitialState(
         types={"Worker": 1}, pods={"Worker": (SUCCEEDED,)}, spec=cleaned("None", ttlSecondsAfterFinished=3)
     ),
-    "ttl-failed": Scene(
+    "ttl-failed": InitialState(
         types={"Worker": 1}, pods={"Worker": (FAILED,)}, spec=cleaned("None", ttlSecondsAfterFinished=3)
     ),
-    "ttl-long-ago": Scene(
+    "ttl-long-ago": InitialState(
         types={"Worker": 1}, spec=cleaned("None", ttlSecondsAfterFinished=180), status=ended("Succeeded")
     ),
-    "ttl-0": Scene(types={"Worker": 1}, pods={"Worker": (SUCCEEDED,)}, spec=cleaned("None", ttlSecondsAfterFinished=0)),
+    "ttl-0": InitialState(
+        types={"Worker": 1}, pods={"Worker": (SUCCEEDED,)}, spec=cleaned("None", ttlSecondsAfterFinished=0)
+    ),
 }
 
 
-class Stage(TFJobs):
-    """All scenes, and since when the operator is at work."""
+class ScenarioJobs(TFJobs):
+    """The jobs of all scenarios, and the place in the audit log at which the operator started."""
 
     since = 0
 
@@ -234,83 +242,83 @@ class Stage(TFJobs):
 
 
 @pytest.fixture(scope="module")
-def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Every scene is set; then the operator starts, as the original's deployment would start it."""
+def jobs(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScenarioJobs]:
+    """Make every initial state; then start the operator with the options of the original deployment."""
     namespace, subject = "scenes", {"kind": "User", "name": "operator", "apiGroup": RBAC}
     plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     until(lambda: plane.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "pods can be made")
     grant(plane, namespace, "operator", subject)
-    stage = Stage(plane, namespace)
-    for name, scene in (SCENES | LIVED).items():
-        document = stage.make(scene.document(name))
-        stage.furnish(document, scene.pods)
-        if scene.status:
-            plane.call("PATCH", f"{stage.path}/{name}/status", {"status": scene.status})
-    stage.since = plane.mark()
+    jobs = ScenarioJobs(plane, namespace)
+    for name, initial in (INITIAL_STATES | LIVED).items():
+        document = jobs.make(initial.document(name))
+        jobs.furnish(document, initial.pods)
+        if initial.status:
+            plane.call("PATCH", f"{jobs.path}/{name}/status", {"status": initial.status})
+    jobs.since = plane.mark()
     log = tmp_path_factory.mktemp("operator") / "operator.log"
     words, env = ("--no-leader-elect", f"--namespace={namespace}"), {"CUSTOM_CLUSTER_DOMAIN": DOMAIN}
     with started(plane.kubeconfig("operator"), log, *words, env=env) as process:
-        yield stage
+        yield jobs
         assert process.end() == 0
-    assert plane.audit(stage.since).where(user="operator", denied=True) == ()
+    assert plane.audit(jobs.since).where(user="operator", denied=True) == ()
     assert "Traceback" not in log.read_text()
     plane.call("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
-@pytest.mark.parametrize("name", SCENES)
-def test_what_becomes_of_it(stage: Stage, name: str) -> None:
-    scene = SCENES[name]
-    status = stage.until(name, *scene.conditions) if scene.conditions else {}
+@pytest.mark.parametrize("name", INITIAL_STATES)
+def test_what_becomes_of_it(jobs: ScenarioJobs, name: str) -> None:
+    initial = INITIAL_STATES[name]
+    status = jobs.until(name, *initial.conditions) if initial.conditions else {}
 
-    left = scene.present if scene.kept is None else scene.kept
-    until(lambda: len(stage.children(name)) == scene.made + left, f"{name}: {sorted(stage.children(name))}")
-    if not scene.conditions:
+    left = initial.present if initial.kept is None else initial.kept
+    until(lambda: len(jobs.children(name)) == initial.made + left, f"{name}: {sorted(jobs.children(name))}")
+    if not initial.conditions:
         time.sleep(2)
-        assert "status" not in stage.find(name)
-    if left == scene.present:
-        assert stage.calls("delete", "pods", name) == []
-    for role, counts in scene.counts.items():
+        assert "status" not in jobs.find(name)
+    if left == initial.present:
+        assert jobs.calls("delete", "pods", name) == []
+    for role, counts in initial.counts.items():
         assert status["replicaStatuses"][role] == counts
-    if scene.message:
-        assert status["conditions"][-1]["message"] == scene.message.format(name, ns=stage.namespace)
-    assert len(stage.children(name, "services")) == len(stage.children(name))
+    if initial.message:
+        assert status["conditions"][-1]["message"] == initial.message.format(name, ns=jobs.namespace)
+    assert len(jobs.children(name, "services")) == len(jobs.children(name))
 
 
-@pytest.mark.parametrize("name", [name for name, scene in SCENES.items() if scene.made])
-def test_every_child_that_is_made_is_its_jobs(stage: Stage, name: str) -> None:
-    scene, uid = SCENES[name], stage.find(name)["metadata"]["uid"]
-    until(lambda: len(stage.calls("create", "pods", name)) == scene.made, f"{name} has its pods")
-    made = set(stage.calls("create", "pods", name))
+@pytest.mark.parametrize("name", [name for name, initial in INITIAL_STATES.items() if initial.made])
+def test_every_child_that_is_made_is_its_jobs(jobs: ScenarioJobs, name: str) -> None:
+    initial, uid = INITIAL_STATES[name], jobs.find(name)["metadata"]["uid"]
+    until(lambda: len(jobs.calls("create", "pods", name)) == initial.made, f"{name} has its pods")
+    made = set(jobs.calls("create", "pods", name))
     owners = [
         child["metadata"]["ownerReferences"]
         for kind in ("pods", "services")
-        for child in stage.children(name, kind).values()
+        for child in jobs.children(name, kind).values()
         if child["metadata"]["name"] in made
     ]
 
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": name, "uid": uid}
     assert owners == [[{**owner, "controller": True, "blockOwnerDeletion": True}]] * len(owners)
-    assert len(owners) == 2 * scene.made
+    assert len(owners) == 2 * initial.made
 
 
 @pytest.mark.parametrize("name", LIVED)
-def test_a_job_is_removed_when_its_time_to_live_is_over(stage: Stage, name: str) -> None:
-    until(lambda: not stage.find(name), f"{name} is gone: {stage.find(name)}")
+def test_a_job_is_removed_when_its_time_to_live_is_over(jobs: ScenarioJobs, name: str) -> None:
+    until(lambda: not jobs.find(name), f"{name} is gone: {jobs.find(name)}")
 
-    assert stage.events(name)[-1] == ("SuccessfulDeleteJob", f"Deleted job: {name}")
-    until(lambda: not stage.children(name), "and so are its pods")
+    assert jobs.events(name)[-1] == ("SuccessfulDeleteJob", f"Deleted job: {name}")
+    until(lambda: not jobs.children(name), "and so are its pods")
 
 
-def test_a_job_that_was_suspended_from_the_start_has_not_started(stage: Stage) -> None:
-    status = stage.until("suspended", "Created", "Suspended")
+def test_a_job_that_was_suspended_from_the_start_has_not_started(jobs: ScenarioJobs) -> None:
+    status = jobs.until("suspended", "Created", "Suspended")
 
     assert "startTime" not in status
-    assert stage.children("suspended") == stage.children("suspended", "services") == {}
+    assert jobs.children("suspended") == jobs.children("suspended", "services") == {}
 
 
-def test_services_are_headless_and_find_one_pod(stage: Stage) -> None:
-    until(lambda: stage.children("local", "services"), "there is one")
-    service = stage.children("local", "services")["worker-0"]
+def test_services_are_headless_and_find_one_pod(jobs: ScenarioJobs) -> None:
+    until(lambda: jobs.children("local", "services"), "there is one")
+    service = jobs.children("local", "services")["worker-0"]
 
     names = {
         f"{LABELS}/operator-name": "tfjob-controller",
@@ -328,11 +336,11 @@ def test_services_are_headless_and_find_one_pod(stage: Stage) -> None:
 # -- with the operator at work -----------------------------------------------------------------------------------------
 
 
-def test_labels_and_annotations_of_the_template_are_the_pods(stage: Stage) -> None:
+def test_labels_and_annotations_of_the_template_are_the_pods(jobs: ScenarioJobs) -> None:
     one = replicas(1, pod=NOBODY)
     one["template"]["metadata"] = {"labels": {"a": "b"}, "annotations": {"c": "d"}}
-    stage.make(tfjob("copied", Worker=one))
-    pod = until(lambda: stage.children("copied").get("worker-0"), "it is made")["metadata"]
+    jobs.make(tfjob("copied", Worker=one))
+    pod = until(lambda: jobs.children("copied").get("worker-0"), "it is made")["metadata"]
 
     assert (pod["labels"]["a"], pod["annotations"]["c"]) == ("b", "d")
     assert pod["labels"][f"{LABELS}/job-role"] == "master"
@@ -347,28 +355,28 @@ def test_labels_and_annotations_of_the_template_are_the_pods(stage: Stage) -> No
     ],
 )
 def test_the_cluster_domain_of_the_operator_is_in_tf_config(
-    stage: Stage, name: str, types: dict[str, int], cluster: tuple[str, ...] | None
+    jobs: ScenarioJobs, name: str, types: dict[str, int], cluster: tuple[str, ...] | None
 ) -> None:
     roles: dict[str, Any] = {role: replicas(count, pod=NOBODY) for role, count in types.items()}
-    stage.make(tfjob(name, **roles))
-    pod = until(lambda: stage.children(name).get("worker-0"), "it is made")
+    jobs.make(tfjob(name, **roles))
+    pod = until(lambda: jobs.children(name).get("worker-0"), "it is made")
     found = {one["name"]: one["value"] for one in pod["spec"]["containers"][0].get("env", ())}
 
-    hosts = {role: [f"{name}-{role}-0.{stage.namespace}.svc.{DOMAIN}:2222"] for role in cluster or ()}
+    hosts = {role: [f"{name}-{role}-0.{jobs.namespace}.svc.{DOMAIN}:2222"] for role in cluster or ()}
     config = {"cluster": hosts, "task": {"type": "worker", "index": 0}, "environment": "cloud"}
     assert found == ({"TF_CONFIG": json.dumps(config, separators=(",", ":"))} if cluster else {})
 
 
-def _has(stage: Stage, name: str, workers: int) -> bool:
-    return set(stage.children(name)) == {f"worker-{index}" for index in range(workers)}
+def _has(jobs: ScenarioJobs, name: str, workers: int) -> bool:
+    return set(jobs.children(name)) == {f"worker-{index}" for index in range(workers)}
 
 
-def test_dynamic_workers_come_and_go(stage: Stage) -> None:
-    stage.make(tfjob("dynamic", spec={"enableDynamicWorker": True}, Worker=replicas(1, pod=NOBODY)))
+def test_dynamic_workers_come_and_go(jobs: ScenarioJobs) -> None:
+    jobs.make(tfjob("dynamic", spec={"enableDynamicWorker": True}, Worker=replicas(1, pod=NOBODY)))
     for count in (3, 2):
-        stage.edit("dynamic", tfReplicaSpecs={"Worker": {"replicas": count}})
-        until(partial(_has, stage, "dynamic", count), f"there are {count}")
+        jobs.edit("dynamic", tfReplicaSpecs={"Worker": {"replicas": count}})
+        until(partial(_has, jobs, "dynamic", count), f"there are {count}")
 
-    until(lambda: set(stage.children("dynamic", "services")) == {"worker-0", "worker-1"}, "services follow")
-    assert len(stage.calls("create", "pods", "dynamic")) == 3
-    assert stage.calls("delete", "pods", "dynamic") == ["dynamic-worker-2"]
+    until(lambda: set(jobs.children("dynamic", "services")) == {"worker-0", "worker-1"}, "services follow")
+    assert len(jobs.calls("create", "pods", "dynamic")) == 3
+    assert jobs.calls("delete", "pods", "dynamic") == ["dynamic-worker-2"]

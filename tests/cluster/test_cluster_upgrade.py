@@ -29,7 +29,7 @@ from trainwright.model.units import parse_indexes
 NAMESPACE = "upgrade"
 
 
-class Stage(NamedTuple):
+class UpgradeCluster(NamedTuple):
     """A control plane with nodes, and both versions."""
 
     plane: ControlPlane
@@ -51,14 +51,14 @@ class Stage(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpgradeCluster]:
     folder = tmp_path_factory.mktemp("upgrade")
     old, new = old_version(folder / "old"), this_version()
     with ControlPlane(folder / "plane", first=old.install_crds) as plane, fake_nodes(plane, 2):
         plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         until(lambda: plane.find(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"), "pods can be made")
         _, config = account(plane, NAMESPACE, "operator")
-        yield Stage(plane, old, new, config, folder)
+        yield UpgradeCluster(plane, old, new, config, folder)
 
 
 def ledger(jobs: Jobs, name: str) -> Body:
@@ -97,23 +97,25 @@ def waiting(jobs: Jobs, name: str) -> Waits:
     return Waits(restarts(jobs, name), found)
 
 
-def test_counts_attempts_and_back_off_survive_every_change_of_the_operator(stage: Stage, tmp_path: Path) -> None:
+def test_counts_attempts_and_back_off_survive_every_change_of_the_operator(
+    cluster: UpgradeCluster, tmp_path: Path
+) -> None:
     """Each replica fails four times. They wait 1, 2, 4 and 8 s, and the operators die during the last three."""
-    jobs = Jobs(stage.plane, NAMESPACE)
+    jobs = Jobs(cluster.plane, NAMESPACE)
     deaths: list[Waits] = []
     with pods_born(jobs, tmp_path / "pods") as born:
         jobs.apply(
             job("often", role(replicas=2, limit=10, exit="1,1,1,1,0")),
             job("spent", role(limit=3, exit="3")),
         )
-        for version, failures in ((stage.old, 2), (stage.new, 3), (stage.old, 4)):
-            with stage.operator(version) as process:
+        for version, failures in ((cluster.old, 2), (cluster.new, 3), (cluster.old, 4)):
+            with cluster.operator(version) as process:
                 process.until(partial(_charged, jobs, "often", 2 * failures))
             deaths.append(waiting(jobs, "often"))
             # Nobody is at work: what was failed waits, and no replica has a pod of the attempt that was decided on.
             assert restarts(jobs, "often") == 2 * failures
             assert all(attempt < failures for attempt in attempts(jobs, "often").values())
-        with stage.operator(stage.new):
+        with cluster.operator(cluster.new):
             status = jobs.until("often", "Succeeded")
             spent = jobs.until("spent", "Failed", patience=30)
         made, whole = born(), (tmp_path / "pods").read_text()
@@ -140,22 +142,24 @@ def _births(watched: str) -> dict[tuple[str, int], datetime]:
     }
 
 
-def test_a_restart_of_the_whole_job_whose_pods_are_still_going_is_made_once(stage: Stage, tmp_path: Path) -> None:
+def test_a_restart_of_the_whole_job_whose_pods_are_still_going_is_made_once(
+    cluster: UpgradeCluster, tmp_path: Path
+) -> None:
     """The replica beside the one that failed takes four seconds to go; the operators die in the meantime."""
-    jobs = AITrainingJobs(Jobs(stage.plane, NAMESPACE))
+    jobs = AITrainingJobs(Jobs(cluster.plane, NAMESPACE))
     again = {"restartPolicy": "OnFailure", "restartScope": "All", "restartLimit": 9}
     body = aitrainingjob("whole", a=replicas(1, spec=again, runs="forever"), b=replicas(1, runs="forever", stops="4"))
     with pods_born(jobs, tmp_path / "pods") as born:
         jobs.apply(body)
-        for number, version in enumerate((stage.old, stage.new, stage.old)):
-            with stage.operator(version):
+        for number, version in enumerate((cluster.old, cluster.new, cluster.old)):
+            with cluster.operator(version):
                 jobs.until_pods(2, "whole", "Running")
                 until(partial(_all_at, jobs, "whole", number), f"attempt {number}")
                 _fail(jobs, "whole-a-0")
                 until(lambda: _going(jobs, "whole-b-0"), "the other one goes")
             assert restarts(jobs, "whole") == number + 1
             assert attempts(jobs, "whole").get("whole-b-0", number) == number
-        with stage.operator(stage.new):
+        with cluster.operator(cluster.new):
             until(lambda: attempts(jobs, "whole") == {"whole-a-0": 3, "whole-b-0": 3}, "the last attempt")
             jobs.until("whole", "Running", patience=30)
             status = jobs.status("whole")
@@ -176,12 +180,12 @@ def _going(jobs: Jobs, name: str) -> bool:
     return "deletionTimestamp" in jobs.pods().get(name, {"metadata": {"deletionTimestamp": "it has gone"}})["metadata"]
 
 
-def test_the_new_operator_does_not_start_with_the_old_definitions(stage: Stage) -> None:
+def test_the_new_operator_does_not_start_with_the_old_definitions(cluster: UpgradeCluster) -> None:
     """They would drop what this version remembers besides; the old operator does start with the new ones, see above."""
-    stage.old.install_crds(stage.plane)
-    words = ("--kubeconfig", str(stage.config), "--namespace", NAMESPACE, "--no-leader-elect")
+    cluster.old.install_crds(cluster.plane)
+    words = ("--kubeconfig", str(cluster.config), "--namespace", NAMESPACE, "--no-leader-elect")
     done = trainwright("operator", *words, check=False)
-    told = trainwright("preflight", "--kubeconfig", str(stage.plane.kubeconfig()), check=False)
+    told = trainwright("preflight", "--kubeconfig", str(cluster.plane.kubeconfig()), check=False)
 
     assert done.returncode == 2
     assert "would drop or refuse parts of the durable state: status.trainwright.roles[]." in done.stderr

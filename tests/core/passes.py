@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over a job in one line, for the tests of this directory."""
+"""Shortcuts for tests of one pass over a job."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ from trainwright.model.site import Site
 from trainwright.model.units import parse_indexes
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, node
 
-#: Failures of a container are tried again without end.
+#: Restart failed containers without a limit.
 ON_EXIT = Restart(frozenset({CauseKind.EXIT}))
 
 
 def on(*causes: CauseKind, limit: int | None = None, scope: RestartScope = RestartScope.POD, **more: Any) -> Restart:
-    """A policy that answers these causes."""
+    """A policy that restarts after these causes."""
     return Restart(frozenset(causes), limit=limit, scope=scope, **more)
 
 
 def view(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **observed: Any) -> Snapshot:
-    """The first step of a pass."""
+    """The snapshot: the first step of a pass."""
     return observe(job, seen(*pods, **observed), site or Site(), now)
 
 
@@ -38,31 +38,31 @@ def look(job: Job, *pods: Pod, now: Any = NOW, site: Site | None = None, **obser
 
 
 def emitted(plan: Plan) -> tuple[Emit, ...]:
-    """The events of a pass in our own words."""
+    """The events of a pass with the default texts."""
     return tuple(default_emit(event) for event in plan.events)
 
 
 def seen(*pods: Pod, nodes: dict[str, Node] | None = None, **more: Any) -> Observed:
-    """What there is. Where nodes are known, one more is well: else none of them would be judged."""
+    """The observed objects. With `nodes`, one more node is ready: while no node is ready, none is judged."""
     return Observed(pods=pods, nodes=nodes if nodes is None else {"elsewhere": node("elsewhere")} | nodes, **more)
 
 
-def lived(*books: RoleLedger, phase: Phase = Phase.RUNNING, **more: Any) -> Ledger:
+def lived(*entries: RoleLedger, phase: Phase = Phase.RUNNING, **more: Any) -> Ledger:
     """The ledger of a job that was accepted and ran as a whole at NOW."""
     more.setdefault("times", Times(NOW, NOW, NOW))
-    return Ledger(phase, roles=books or (RoleLedger("worker", reached=1),), **more)
+    return Ledger(phase, roles=entries or (RoleLedger("worker", reached=1),), **more)
 
 
-def waiting(*books: RoleLedger, **more: Any) -> Ledger:
+def waiting(*entries: RoleLedger, **more: Any) -> Ledger:
     """The ledger of a job that was accepted at NOW and has not run as a whole."""
-    return lived(*(books or (RoleLedger("worker"),)), phase=Phase.PENDING, times=Times(NOW, NOW), **more)
+    return lived(*(entries or (RoleLedger("worker"),)), phase=Phase.PENDING, times=Times(NOW, NOW), **more)
 
 
-def undone(book: RoleLedger, indexes: str, why: CauseKind = CauseKind.EXIT, *, together: bool = False) -> RoleLedger:
-    """The book of a role that has just decided to restart these replicas: no pod of the new attempt exists."""
+def undone(entry: RoleLedger, indexes: str, why: CauseKind = CauseKind.EXIT, *, together: bool = False) -> RoleLedger:
+    """The ledger entry of a role that has just decided to restart these replicas; no pod of the new attempt exists."""
     times = 1 if together else len(parse_indexes(indexes))
-    hidden = book.hidden | {why.value: book.hidden.get(why.value, 0) + times}
-    return replace(book, pending=(*book.pending, PendingRestart(why, indexes, together)), hidden=hidden)
+    hidden = entry.hidden | {why.value: entry.hidden.get(why.value, 0) + times}
+    return replace(entry, pending=(*entry.pending, PendingRestart(why, indexes, together)), hidden=hidden)
 
 
 def names(plan: Plan) -> dict[str, list[str]]:
@@ -74,7 +74,7 @@ def names(plan: Plan) -> dict[str, list[str]]:
 
 
 class Grouped(PlainDialect, frozen=True):
-    """A dialect whose jobs have a pod group, with so many members."""
+    """A dialect whose jobs have a pod group with this number of members."""
 
     members: int = 2
 
@@ -84,19 +84,19 @@ class Grouped(PlainDialect, frozen=True):
 
 
 class Bare(PlainDialect, frozen=True):
-    """A dialect that says little of metadata, and asks the site for addresses."""
+    """A dialect that renders almost no metadata and reads addresses from the site."""
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
         """Only a spec."""
         return {"spec": {"host": site.host(job.key, replica.name)}}
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:
-        """Its own idea of an address."""
+        """A service with an address of the site and its own annotation."""
         return {"metadata": {"annotations": {"a": "b"}}, "spec": {"clusterIP": site.host(job.key, replica.name)}}
 
 
 def group(digest: str = "", *, name: str = "job", kind: str = "PodGroup", **more: Any) -> Extra:
-    """A pod group that exists, made from what has this digest."""
+    """An existing pod group; `digest` is that of the body it was created from."""
     phase, api = more.pop("phase", None), more.pop("api", "gang/v1" if kind == "PodGroup" else "v1")
     annotations = {DIGEST: digest} if digest else None
     more.setdefault("owner_references", (OWNER,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books of a role: attempts only grow, holds stay few, budgets count what they should."""
+"""The ledger entry of a role: attempts only grow, holds are few, and budgets count the right causes."""
 
 from datetime import datetime
 
@@ -35,15 +35,15 @@ def test_without_retries_an_attempt_is_the_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("book", "epoch"),
+    ("entry", "epoch"),
     [
         pytest.param(RoleLedger("w"), 1, id="the first"),
         pytest.param(RoleLedger("w", epoch=6), 7, id="the next"),
         pytest.param(BOOK, 8, id="above every attempt so far"),
     ],
 )
-def test_a_new_epoch_forgets_all_but_the_counts(book: RoleLedger, epoch: int) -> None:
-    assert RoleLedger("w", epoch, restarts=book.restarts) == attempts.next_epoch(book)
+def test_a_new_epoch_forgets_all_but_the_counts(entry: RoleLedger, epoch: int) -> None:
+    assert RoleLedger("w", epoch, restarts=entry.restarts) == attempts.next_epoch(entry)
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,17 @@ def test_a_hold_is_kept_once_per_moment_and_replica(
     until: float,
     expected: tuple[tuple[float, str], ...],
 ) -> None:
-    book = RoleLedger("w", holds=tuple(Hold(later(when), text) for when, text in before))
+    entry = RoleLedger("w", holds=tuple(Hold(later(when), text) for when, text in before))
 
-    assert tuple(Hold(later(when), text) for when, text in expected) == attempts.hold(book, indexes, later(until)).holds
+    assert (
+        tuple(Hold(later(when), text) for when, text in expected) == attempts.hold(entry, indexes, later(until)).holds
+    )
 
 
 def test_more_holds_than_there_is_room_for_are_merged_from_the_earliest() -> None:
-    book = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MAX_HOLDS)))
+    entry = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MAX_HOLDS)))
 
-    holds = attempts.hold(book, [77], later(99)).holds
+    holds = attempts.hold(entry, [77], later(99)).holds
 
     assert attempts.MAX_HOLDS == 32
     assert len(holds) == 32
@@ -127,9 +129,9 @@ def test_more_holds_than_there_is_room_for_are_merged_from_the_earliest() -> Non
 
 
 def test_as_many_holds_as_there_is_room_for_are_kept_apart() -> None:
-    book = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MAX_HOLDS - 1)))
+    entry = RoleLedger("w", holds=tuple(Hold(later(when), str(when)) for when in range(attempts.MAX_HOLDS - 1)))
 
-    holds = attempts.hold(book, [77], later(99)).holds
+    holds = attempts.hold(entry, [77], later(99)).holds
 
     assert [Hold(later(when), str(when)) for when in range(31)] + [Hold(later(99), "77")] == list(holds)
 
@@ -162,11 +164,11 @@ def test_a_hold_is_over_in_its_own_second(now: datetime, held: dict[int, datetim
 )
 def test_a_hold_further_ahead_than_any_back_off_is_over(seconds: float, holds: bool) -> None:
     sound, odd = Hold(later(1), "0"), Hold(later(seconds), "1-2")
-    book = RoleLedger("w", 2, holds=(sound, odd))
+    entry = RoleLedger("w", 2, holds=(sound, odd))
 
     wrong = {1: later(seconds), 2: later(seconds)} if holds else {}
-    assert {0: later(1)} | wrong == attempts.held_replicas(book, NOW)
-    assert RoleLedger("w", 2, holds=(sound, odd) if holds else (sound,)) == attempts.drop_expired_holds(book, NOW)
+    assert {0: later(1)} | wrong == attempts.held_replicas(entry, NOW)
+    assert RoleLedger("w", 2, holds=(sound, odd) if holds else (sound,)) == attempts.drop_expired_holds(entry, NOW)
 
 
 def test_the_shortest_and_the_longest_back_off() -> None:
@@ -178,7 +180,7 @@ def test_a_release_of_nothing_is_the_same_book() -> None:
 
 
 @pytest.mark.parametrize(
-    ("book", "replicas", "expected"),
+    ("entry", "replicas", "expected"),
     [
         pytest.param(RoleLedger("w", reached=4), 5, RoleLedger("w", reached=4), id="growth"),
         pytest.param(RoleLedger("w", reached=4), 4, RoleLedger("w", reached=4), id="no change"),
@@ -201,15 +203,15 @@ def test_a_release_of_nothing_is_the_same_book() -> None:
     ],
 )
 def test_resizing_forgets_replicas_that_are_no_longer_wanted(
-    book: RoleLedger, replicas: int, expected: RoleLedger
+    entry: RoleLedger, replicas: int, expected: RoleLedger
 ) -> None:
-    assert expected == attempts.forget_surplus(book, replicas)
+    assert expected == attempts.forget_surplus(entry, replicas)
 
 
 def test_resizing_that_changes_nothing_is_the_same_book() -> None:
-    book = RoleLedger("w", reached=4)
+    entry = RoleLedger("w", reached=4)
 
-    assert attempts.forget_surplus(book, 4) is book
+    assert attempts.forget_surplus(entry, 4) is entry
 
 
 @pytest.mark.parametrize(
@@ -221,9 +223,9 @@ def test_resizing_that_changes_nothing_is_the_same_book() -> None:
     ],
 )
 def test_a_budget_is_used_up_by_what_is_not_free(free: frozenset[CauseKind], expected: int) -> None:
-    book = RoleLedger("w", restarts={"Exit": 5, "Evicted": 2, "InPlace": 4})
+    entry = RoleLedger("w", restarts={"Exit": 5, "Evicted": 2, "InPlace": 4})
 
-    assert expected == attempts.budget_used(book, free)
+    assert expected == attempts.budget_used(entry, free)
 
 
 STEPS = st.lists(
@@ -237,23 +239,23 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_attempts_only_ever_grow(steps: list[object]) -> None:
-    book = RoleLedger("w", reached=5, succeeded="0-1", failed="4")
+    entry = RoleLedger("w", reached=5, succeeded="0-1", failed="4")
     tries = [0] * 5
     for step in steps:
         match step:
             case ("retry", frozenset() as chosen):
-                book = attempts.retry_replicas(book, chosen)
+                entry = attempts.retry_replicas(entry, chosen)
                 expected = [tries[index] + (index in chosen) for index in range(5)]
             case ("learn", dict() as more):
-                book = attempts.raise_attempts(book, {index: tries[index] + extra for index, extra in more.items()})
+                entry = attempts.raise_attempts(entry, {index: tries[index] + extra for index, extra in more.items()})
                 expected = [tries[index] + more.get(index, 0) for index in range(5)]
             case ("resize", int() as size):
-                book = attempts.forget_surplus(book, size)
+                entry = attempts.forget_surplus(entry, size)
                 expected = tries
             case _:
-                book = attempts.next_epoch(book)
+                entry = attempts.next_epoch(entry)
                 expected = [max(tries) + 1] * 5
-        found = [attempts.current_attempt(book, index) for index in range(5)]
+        found = [attempts.current_attempt(entry, index) for index in range(5)]
         assert all(now >= before for now, before in zip(found, tries, strict=True))
         assert found == expected or step == "epoch"
         tries = found

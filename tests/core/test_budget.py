@@ -253,12 +253,12 @@ def test_what_is_over_takes_nothing_along() -> None:
 def limited(
     limit: int | None, by_cause: dict[str, int] | None = None, *, restart: Restart | None = None, in_place: bool = False
 ) -> Job:
-    books = (RoleLedger("worker", restarts=by_cause or {}), RoleLedger("chief", restarts={"Exit": 1}))
+    entries = (RoleLedger("worker", restarts=by_cause or {}), RoleLedger("chief", restarts={"Exit": 1}))
     return job(
         role(replicas=3, restart=restart or on(CauseKind.EXIT)),
         role("chief"),
         lifecycle=Lifecycle(backoff_limit=limit, counts_in_place=in_place),
-        ledger=lived(*books),
+        ledger=lived(*entries),
     )
 
 

@@ -7,12 +7,21 @@ import pytest
 from msgspec.structs import replace
 from passes import emitted
 
-from trainwright.core import gate
-from trainwright.model.cause import CauseKind
-from trainwright.model.child import CONFIG_ERROR, Extra, Observed, Waiting
+from trainwright.core.classify import classify_pod
+from trainwright.model.cause import Cause, CauseKind
+from trainwright.model.child import (
+    CONFIG_ERROR,
+    ContainerState,
+    ContainerStatus,
+    Extra,
+    Observed,
+    Pod,
+    PodStatus,
+    Waiting,
+)
 from trainwright.model.job import Body, CleanPods, CleanUp, Job, Lifecycle, Replica, Restart, RestartScope
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ADDRESS_HASHES, JOB_UID, KIND, WORLD, ObjectMeta
+from trainwright.model.meta import ADDRESS_HASHES, JOB_UID, KIND, WORLD, Meta, ObjectMeta
 from trainwright.model.site import Site
 from trainwright.testing.factories import NOW, OWNER, UID, PlainDialect, job, role
 from trainwright.testing.world import World
@@ -154,8 +163,8 @@ def test_a_pod_that_gets_another_address_takes_all_along() -> None:
     world.catch_up()
     plan = world.step()
 
-    book = world.job.ledger.roles[0]
-    assert (book.epoch, book.restarts) == (1, {"Disrupted": 1})
+    entry = world.job.ledger.roles[0]
+    assert (entry.epoch, entry.restarts) == (1, {"Disrupted": 1})
     assert map_of(world) is None
     assert "job-worker-1: disrupted (AddressChanged: its peers were told" in emitted(plan)[0].message
     world.wait(60)
@@ -283,8 +292,11 @@ def test_it_goes_when_the_job_is_suspended() -> None:
     ],
 )
 def test_only_its_own_absence_is_excused(message: str, excused: bool) -> None:
-    waits = Waiting(CONFIG_ERROR, message)
+    def cause(reason: str, name: str) -> Cause | None:
+        state = ContainerState(waiting=Waiting(reason, message))
+        waits = Pod(Meta("job-a-0"), status=PodStatus(container_statuses=(ContainerStatus("main", state=state),)))
+        return classify_pod(waits, role(gate=name), None, Site(), NOW)[1]
 
-    assert gate.is_waiting_for_gate(role(gate="job"), waits) is excused
-    assert not gate.is_waiting_for_gate(role(), waits)
-    assert not gate.is_waiting_for_gate(role(gate="job"), Waiting("ImagePullBackOff", message))
+    assert (cause(CONFIG_ERROR, "job") is None) is excused
+    assert cause(CONFIG_ERROR, "") is not None
+    assert cause("ImagePullBackOff", "job") is not None

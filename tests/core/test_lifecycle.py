@@ -50,7 +50,7 @@ def test_a_job_whose_status_was_lost_finds_itself_running() -> None:
 
 
 @pytest.mark.parametrize(
-    ("book", "replicas", "pods", "expected"),
+    ("entry", "replicas", "pods", "expected"),
     [
         pytest.param(RoleLedger("worker"), 2, (pod(0),), RoleLedger("worker"), id="not all are there"),
         pytest.param(
@@ -89,8 +89,8 @@ def test_a_job_whose_status_was_lost_finds_itself_running() -> None:
         ),
     ],
 )
-def test_what_has_been_reached(book: RoleLedger, replicas: int, pods: tuple[Pod, ...], expected: RoleLedger) -> None:
-    given = job(role(replicas=replicas), success=NEVER, failure=NEVER, ledger=waiting(book))
+def test_what_has_been_reached(entry: RoleLedger, replicas: int, pods: tuple[Pod, ...], expected: RoleLedger) -> None:
+    given = job(role(replicas=replicas), success=NEVER, failure=NEVER, ledger=waiting(entry))
 
     assert (expected,) == look(given, *pods).status.ledger.roles
 
@@ -134,8 +134,8 @@ def suspended(**more: Any) -> Job:
 
 
 def test_a_suspended_job_loses_its_children_and_forgets_what_had_finished() -> None:
-    book = RoleLedger("worker", 1, "0:2", {"Exit": 2}, "1", "", 2, (Hold(later(9), "0"),))
-    given = replace(suspended(ledger=lived(book, ports={"a": 1}, generation=3)), generation=4)
+    entry = RoleLedger("worker", 1, "0:2", {"Exit": 2}, "1", "", 2, (Hold(later(9), "0"),))
+    given = replace(suspended(ledger=lived(entry, ports={"a": 1}, generation=3)), generation=4)
     pods = (pod(0, attempt=3), pod(1, "Succeeded", attempt=1))
 
     plan = look(given, *pods, now=later(50.5), services=(service("job-worker-0"),), extras=(group(),))
@@ -332,9 +332,9 @@ FAILURE = Outcome(Result.FAILED, Reason.RULE, NOW, message="too bad")
 BOOK = RoleLedger("worker", 1, succeeded="0", reached=3)
 
 
-def over(outcome: Outcome = SUCCESS, *, book: RoleLedger = BOOK, **more: Any) -> Job:
+def over(outcome: Outcome = SUCCESS, *, entry: RoleLedger = BOOK, **more: Any) -> Job:
     phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
-    ledger = lived(book, phase=phase, outcome=outcome, times=Times(NOW, NOW, NOW, NOW))
+    ledger = lived(entry, phase=phase, outcome=outcome, times=Times(NOW, NOW, NOW, NOW))
     return job(role(replicas=3, service=True), ledger=ledger, lifecycle=Lifecycle(**more))
 
 
@@ -496,13 +496,13 @@ def test_a_job_is_cleaning_while_pods_that_must_go_are_there(
 def test_each_kind_of_end_has_its_own_clean_up(outcome: Outcome, level: str) -> None:
     clean = CleanUp(**{level: CleanPods.ALL})
     others = CleanUp(**{name: CleanPods.ALL for name in ("succeeded", "failed", "ended") if name != level})
-    book = replace(BOOK, succeeded="", epoch=0)
+    entry = replace(BOOK, succeeded="", epoch=0)
     why = "the job has succeeded" if outcome.result is Result.SUCCEEDED else "the job has failed"
 
-    plan = look(over(outcome, book=book, clean=clean), pod())
+    plan = look(over(outcome, entry=entry, clean=clean), pod())
 
     assert plan.deletes == (Delete("Pod", "job-worker-0", "job-worker-0-0", why),)
-    assert look(over(outcome, book=book, clean=others), pod()).deletes == ()
+    assert look(over(outcome, entry=entry, clean=others), pod()).deletes == ()
 
 
 def test_a_job_that_has_just_ended_is_cleaned_up_in_the_same_pass() -> None:

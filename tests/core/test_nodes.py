@@ -84,17 +84,17 @@ def unready(seconds: float | None, status: str = "Unknown") -> ObjectCondition:
 )
 def test_a_node_is_lost_once_it_has_been_silent_for_the_grace(one: Pod, known: Node | None, expected: Any) -> None:
     nodes = {"other": node("other")} if known is None else {"node-1": known, "other": node("other")}
-    doubt = unhealthy_nodes(job(), Observed((one,), nodes=nodes), GRACE, NOW).get("node-1")
+    health = unhealthy_nodes(job(), Observed((one,), nodes=nodes), GRACE, NOW).get("node-1")
 
     if expected is None:
-        assert doubt is None or not doubt.is_lost(later(1e9))
+        assert health is None or not health.is_lost(later(1e9))
     else:
         due = later(10, expected)
         assert known is not None
         assert not_ready_since(known) == expected
-        assert doubt == NodeHealth(silent=True, lost_at=due)
-        assert not doubt.is_lost(later(-0.001, due))
-        assert doubt.is_lost(due)
+        assert health == NodeHealth(silent=True, lost_at=due)
+        assert not health.is_lost(later(-0.001, due))
+        assert health.is_lost(due)
 
 
 def test_another_node_says_nothing_of_this_one() -> None:
@@ -180,7 +180,7 @@ def test_the_nodes_of_a_job_that_do_not_answer(nodes: dict[str, Node] | None, ex
     found = unhealthy_nodes(job(), Observed(pods=pods, nodes=nodes), Site(), NOW)
 
     assert expected == set(found)
-    assert all(doubt.silent for doubt in found.values())
+    assert all(health.silent for health in found.values())
 
 
 def test_a_node_that_answers_has_not_fallen_silent() -> None:

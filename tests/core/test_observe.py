@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Children → replicas by role and index, leftovers, and what the ledger learns from them."""
+"""From children to replicas by role and index, stale pods, and what the ledger records of them."""
 
 from typing import Any
 
@@ -90,16 +90,16 @@ def test_a_pod_that_runs_is_stale_all_the_same_where_its_index_was_retried() -> 
 
 
 @pytest.mark.parametrize(
-    ("book", "state"),
+    ("entry", "state"),
     [
         pytest.param(RoleLedger("worker", succeeded="0"), State.SUCCEEDED, id="succeeded"),
         pytest.param(RoleLedger("worker", failed="0"), State.FAILED, id="failed"),
     ],
 )
-def test_a_pod_that_still_runs_changes_nothing_of_what_is_remembered(book: RoleLedger, state: State) -> None:
+def test_a_pod_that_still_runs_changes_nothing_of_what_is_remembered(entry: RoleLedger, state: State) -> None:
     one = pod()
 
-    seen = view(job(ledger=Ledger(roles=(book,))), one)
+    seen = view(job(ledger=Ledger(roles=(entry,))), one)
 
     assert (RoleState("worker", (ReplicaState(0, 0, state, one, final=True),)),) == seen.roles
 

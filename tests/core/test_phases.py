@@ -53,7 +53,7 @@ def test_a_role_is_present_when_nobody_is_missing(replicas: tuple[ReplicaState, 
 
 
 @pytest.mark.parametrize(
-    ("before", "book", "phases", "expected"),
+    ("before", "entry", "phases", "expected"),
     [
         pytest.param(PENDING, RoleLedger("worker"), (None, None), PENDING, id="nothing is there yet"),
         pytest.param(PENDING, RoleLedger("worker"), ("Running", "Pending"), PENDING, id="one runs"),
@@ -90,11 +90,11 @@ def test_a_role_is_present_when_nobody_is_missing(replicas: tuple[ReplicaState, 
     ],
 )
 def test_the_phase_of_a_live_job(
-    before: Phase, book: RoleLedger, phases: tuple[str | None, ...], expected: Phase
+    before: Phase, entry: RoleLedger, phases: tuple[str | None, ...], expected: Phase
 ) -> None:
     pods = [pod(index, phase) for index, phase in enumerate(phases) if phase]
 
-    assert expected is phase_of(view(job(role(replicas=2), ledger=lived(book, phase=before)), *pods))
+    assert expected is phase_of(view(job(role(replicas=2), ledger=lived(entry, phase=before)), *pods))
 
 
 def test_a_pod_that_somebody_removes_is_being_replaced() -> None:

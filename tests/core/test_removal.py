@@ -44,7 +44,6 @@ def test_a_pod_is_deleted_once_and_by_force_where_its_node_is_lost(
 ) -> None:
     seen = view(job(), one, nodes=nodes, now=later(seconds), site=SITE)
 
-    assert expected == removal.pod_delete(seen, one, "why")
     assert [expected] * (expected is not None) == removal.pod_deletes(seen, [(one, "why")])
 
 

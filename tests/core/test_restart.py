@@ -35,10 +35,10 @@ def failed(index: int = 0, attempt: int = 0, **more: object) -> Pod:
 def test_the_delay_is_a_second_doubling_to_a_minute(scope: RestartScope, tries: int, expected: float) -> None:
     worker = role(restart=on(CauseKind.EXIT, scope=scope))
     epoch, restarts = (3, 99) if scope is RestartScope.POD else (tries, tries)
-    book = RoleLedger("worker", epoch, restarts={"Exit": restarts - restarts // 2, "Evicted": restarts // 2})
+    entry = RoleLedger("worker", epoch, restarts={"Exit": restarts - restarts // 2, "Evicted": restarts // 2})
     retry = EndedReplica(worker, ReplicaState(0, epoch + tries, State.FAILED), EXIT)
 
-    assert expected == backoff_seconds(book, retry, NOW)
+    assert expected == backoff_seconds(entry, retry, NOW)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_failed_pod_is_counted_and_tried_again_after_its_back_off() -> None:
 
 
 def test_after_the_back_off_the_old_pod_goes_and_only_then_the_new_one_comes() -> None:
-    book = RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=1, holds=(Hold(later(11), "0"),))
-    given = job(role(restart=ON_EXIT), ledger=lived(book, phase=Phase.RESTARTING))
+    entry = RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=1, holds=(Hold(later(11), "0"),))
+    given = job(role(restart=ON_EXIT), ledger=lived(entry, phase=Phase.RESTARTING))
 
     before = look(given, failed(), now=later(10.9))
     gone = look(given, now=later(10.9))
@@ -136,7 +136,7 @@ def test_after_the_back_off_the_old_pod_goes_and_only_then_the_new_one_comes() -
 
 
 def two_roles(scope: RestartScope) -> tuple[RoleLedger, ...]:
-    """The books after `worker` 1 of two failed, beside a `chief` of one, with this scope."""
+    """The ledger entries after `worker` 1 of two failed, beside a `chief` of one, with this scope."""
     given = job(
         role(replicas=2, restart=on(CauseKind.EXIT, scope=scope)),
         role("chief"),
@@ -304,7 +304,7 @@ def test_a_restart_of_the_job_can_count_on_every_role_it_takes_along() -> None:
 
     plan = look(one, failed(role="chief"), pod(0), pod(1))
 
-    assert [book.restarts for book in plan.status.ledger.roles] == [{"Exit": 1}, {"Exit": 3}]
+    assert [entry.restarts for entry in plan.status.ledger.roles] == [{"Exit": 1}, {"Exit": 3}]
 
 
 def test_a_restart_of_a_role_counts_on_no_other() -> None:
@@ -316,7 +316,7 @@ def test_a_restart_of_a_role_counts_on_no_other() -> None:
 
     plan = look(one, failed(role="chief"), pod())
 
-    assert [book.restarts for book in plan.status.ledger.roles] == [{"Exit": 1}, {}]
+    assert [entry.restarts for entry in plan.status.ledger.roles] == [{"Exit": 1}, {}]
 
 
 def test_the_kubelets_own_restarts_in_other_roles_are_kept_where_the_job_restarts() -> None:
@@ -330,7 +330,7 @@ def test_the_kubelets_own_restarts_in_other_roles_are_kept_where_the_job_restart
 
     plan = look(one, failed(role="chief"), pod(0, containers=thrice), pod(1, containers=thrice))
 
-    assert [book.restarts for book in plan.status.ledger.roles] == [{"Exit": 1}, {"InPlace": 6}]
+    assert [entry.restarts for entry in plan.status.ledger.roles] == [{"Exit": 1}, {"InPlace": 6}]
 
 
 TWICE = (ContainerStatus("main", restart_count=2, state=container(exit_code=1, reason="Error").state),)
@@ -399,9 +399,9 @@ def test_two_thousand_that_fail_together_are_counted_and_held_as_one_group() -> 
 
     plan = look(given, *(failed(index, 3) for index in range(2000)))
 
-    (book,) = plan.status.ledger.roles
-    assert (book.restarts, book.holds, book.epoch) == ({"Exit": 2000}, (Hold(later(1), "0-1999"),), 3)
-    assert parse_counts(book.retries) == dict.fromkeys(range(2000), 1)
+    (entry,) = plan.status.ledger.roles
+    assert (entry.restarts, entry.holds, entry.epoch) == ({"Exit": 2000}, (Hold(later(1), "0-1999"),), 3)
+    assert parse_counts(entry.retries) == dict.fromkeys(range(2000), 1)
     assert [one.index for one in plan.status.ledger.failures] == list(range(2000 - KEPT_FAILURES, 2000))
     assert (plan.creates, plan.deletes, plan.wake) == ((), (), later(1))
 
@@ -478,14 +478,14 @@ def test_single_replicas_after_a_restart_of_the_job_in_one_pass() -> None:
 
 def test_single_replicas_beside_a_restart_of_another_role() -> None:
     chief = role("chief", 2, restart=on(CauseKind.EXIT, scope=RestartScope.ROLE))
-    books = (RoleLedger("chief", reached=2), RoleLedger("worker", reached=2))
+    entries = (RoleLedger("chief", reached=2), RoleLedger("worker", reached=2))
 
-    for roles, ledger in (((chief, WORKER), books), ((WORKER, chief), books[::-1])):
+    for roles, ledger in (((chief, WORKER), entries), ((WORKER, chief), entries[::-1])):
         plan = look(
             job(*roles, ledger=lived(*ledger)), failed(0), pod(1), failed(1, role="chief"), pod(0, role="chief")
         )
 
-        assert {book.name: book for book in plan.status.ledger.roles} == {
+        assert {entry.name: entry for entry in plan.status.ledger.roles} == {
             "chief": undone(
                 RoleLedger("chief", 1, restarts={"Exit": 1}, holds=(Hold(later(1), "0-1"),)), "0-1", together=True
             ),
@@ -493,7 +493,7 @@ def test_single_replicas_beside_a_restart_of_another_role() -> None:
                 RoleLedger("worker", retries="0:1", restarts={"Exit": 1}, reached=2, holds=(Hold(later(1), "0"),)), "0"
             ),
         }
-        assert [book.name for book in plan.status.ledger.roles] == [one.name for one in roles]
+        assert [entry.name for entry in plan.status.ledger.roles] == [one.name for one in roles]
 
 
 def test_a_pod_that_goes_alone_and_with_its_job_in_one_pass_is_counted_once() -> None:
@@ -506,7 +506,7 @@ def test_a_pod_that_goes_alone_and_with_its_job_in_one_pass_is_counted_once() ->
 
     plan = look(given, pod(0, "Failed", role="chief", containers=TWICE), pod(0, "Failed", containers=TWICE))
 
-    assert [book.restarts for book in plan.status.ledger.roles] == [
+    assert [entry.restarts for entry in plan.status.ledger.roles] == [
         {"Exit": 1, "InPlace": 2},
         {"Exit": 1, "InPlace": 2},
     ]

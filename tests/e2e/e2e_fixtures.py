@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stage for each end-to-end test, in one runtime or in both, which must be empty when the test is over.
+"""A workspace for each end-to-end test, in one runtime or in both. Nothing of it may be left after the test.
 
 A plugin of the tests beside it.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_stage import Stage, until
 from e2e_traces import links
+from e2e_workspace import Workspace, until
 
 _NEWNS, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x10000000, 0x20000000, 0x40000000
 _TRY = """
@@ -23,7 +23,7 @@ sys.exit(os.strerror(ctypes.get_errno()) if libc.unshare(int(sys.argv[1])) else 
 
 
 def _sandbox() -> str:
-    """Why this machine has no sandbox; nothing if it has. Not our own code's word for it."""
+    """Why this machine cannot create namespaces; empty if it can. Does not rely on our own code."""
     flags = _NEWNS | _NEWPID | _NEWNET | (_NEWUSER if os.geteuid() else 0)
     if sys.platform != "linux":
         return "it needs Linux"
@@ -36,32 +36,32 @@ def no_sandbox() -> str:
     return _sandbox()
 
 
-def _stage(folder: Path, runtime: str, why: str) -> Iterator[Stage]:
+def _workspace(folder: Path, runtime: str, why: str) -> Iterator[Workspace]:
     if runtime == "sandbox" and why:
-        pytest.skip(f"no namespaces are to be had here: {why}")
-    made = Stage(folder, runtime)
+        pytest.skip(f"this machine cannot create namespaces: {why}")
+    made = Workspace(folder, runtime)
     try:
         yield made
-        if not made.live:  # or else the test failed, and says more
+        if not made.live:  # otherwise the test has failed and reports more
             until(lambda: not made.left(), what=f"nothing is left: {made.left()}")
-            until(lambda: not links(), what=f"no link is left: {links()}")  # the kernel takes its time
+            until(lambda: not links(), what=f"no link is left: {links()}")  # the kernel removes links asynchronously
     finally:
         made.close()
 
 
 @pytest.fixture(params=["sandbox", "process"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, no_sandbox: str) -> Iterator[Stage]:
+def workspace(request: pytest.FixtureRequest, tmp_path: Path, no_sandbox: str) -> Iterator[Workspace]:
     """In both runtimes."""
-    yield from _stage(tmp_path, request.param, no_sandbox)
+    yield from _workspace(tmp_path, request.param, no_sandbox)
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path, no_sandbox: str) -> Iterator[Stage]:
-    """Where only the sandbox can do it."""
-    yield from _stage(tmp_path, "sandbox", no_sandbox)
+def sandbox(tmp_path: Path, no_sandbox: str) -> Iterator[Workspace]:
+    """For tests that need the sandbox runtime."""
+    yield from _workspace(tmp_path, "sandbox", no_sandbox)
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Stage]:
-    """Where the runtime does not matter, or only plain processes do it."""
-    yield from _stage(tmp_path, "process", "")
+def process(tmp_path: Path) -> Iterator[Workspace]:
+    """For tests that do not depend on the runtime, or need the process runtime."""
+    yield from _workspace(tmp_path, "process", "")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests for end-to-end tests: as small as they may be, so that a test says only what it is about.
+"""Minimal manifests for end-to-end tests, so that a test shows only what it is about.
 
-Everything is a plain mapping; `stage.write` turns it into a file, JSON being YAML.
+Everything is a plain mapping; `Workspace.write` makes a file of it, since JSON is YAML.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ def container(*command: str, name: str = "main", **more: Any) -> Body:
 
 
 def shell(script: str, **more: Any) -> Body:
-    """A container that is one line of shell."""
+    """A container that runs one line of shell."""
     return container("sh", "-c", script, **more)
 
 
 def python(program: str, **more: Any) -> Body:
-    """A container that is a Python program; nothing of it is kept back in buffers."""
+    """A container that runs a Python program with unbuffered output."""
     return container("python3", "-uSc", program, **more)
 
 
@@ -41,7 +41,7 @@ def job(*roles: Body, name: str = "e2e", port: int | None = None, **spec: Any) -
 
 
 def worker(script: str, *, name: str = "e2e", **more: Any) -> Body:
-    """A job of one worker that is one line of shell. `more` goes to its role."""
+    """A job of one worker that runs one line of shell. `more` goes to its role."""
     return job(role("worker", shell(script), **more), name=name)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves behind on the machine, found by the marks it carries, so that other runs do not matter.
+"""Finds what a run leaves behind on the machine, by the folder of its test, so that other runs do not count.
 
-Every process of a run has the stage's folder in its environment (HOME), its arguments or its working directory, since
-`stage` gives each run a folder of its own for all of them. Mounts and control groups are found likewise.
+Every process of a run has the folder of its workspace in its environment (HOME), its arguments or its working
+directory. Mounts and control groups are found in the same way.
 """
 
 import os
@@ -15,7 +15,7 @@ _LINUX = _PROC.is_dir()
 
 
 def processes(mark: str) -> dict[int, str]:
-    """Live processes that carry the mark: number to arguments. Zombies have neither, and their parents are here."""
+    """Processes that carry the mark: ID to arguments. Zombies have no arguments; their parents are listed."""
     found = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid() and _marked(entry, mark):
@@ -32,12 +32,12 @@ def _marked(entry: Path, mark: str) -> bool:
 
 
 def mounts(mark: str) -> list[str]:
-    """Mounts of this machine that show, or are kept in, the marked folder; and namespaces that were pinned there."""
+    """Mounts from or in the marked folder, and namespaces that were pinned there."""
     return [line for line in _text(_PROC / "self/mountinfo").splitlines() if mark in line]
 
 
 def links() -> list[str]:
-    """Network links of this machine that belong to supervisors which are no more: they are named after them."""
+    """Network links of supervisors that have ended; a link has the process ID of its supervisor in its name."""
     found = [path.name for path in Path("/sys/class/net").glob("tw*")] if _LINUX else []
     return [name for name in found if name[2:].isdigit() and not (_PROC / name[2:]).exists()]
 
@@ -49,12 +49,12 @@ def groups(supervisor: int) -> list[str]:
 
 
 def space(name: str) -> str:
-    """A namespace of ours."""
+    """The identity of a namespace of this process."""
     return str((_PROC / "self/ns" / name).readlink())
 
 
 def end(mark: str) -> None:
-    """Kill whatever carries the mark, so that a failed test leaves nothing."""
+    """Kill all processes that carry the mark, so that a failed test leaves nothing."""
     for pid in processes(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

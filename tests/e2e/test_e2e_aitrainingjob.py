@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_stage import EXAMPLES, Live, Stage, until
+from e2e_workspace import EXAMPLES, RunningCommand, Workspace, until
 
 from training import Training
 
@@ -28,20 +28,20 @@ def training(tmp_path: Path) -> Training:
     return Training(tmp_path / "training", steps=50, pace=0.04)
 
 
-def started(stage: Stage, *words: str | dict[str, object]) -> Live:
+def started(workspace: Workspace, *words: str | dict[str, object]) -> RunningCommand:
     """A run whose pods find the Python that has NumPy."""
-    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), stage.env["PATH"]])
-    return stage.start("run", *words, env=stage.env | {"PATH": path})
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), workspace.env["PATH"]])
+    return workspace.start("run", *words, env=workspace.env | {"PATH": path})
 
 
-def ended(run: Live) -> str:
+def ended(run: RunningCommand) -> str:
     """What it said, once it has succeeded."""
     done = run.end()
     assert done.code == 0, done.said
     return done.said
 
 
-def test_the_example_trains(sandbox: Stage) -> None:
+def test_the_example_trains(sandbox: Workspace) -> None:
     role = "spec.replicaSpecs.trainer"
     pace = f"{role}.template.spec.containers[aitj-trainer].env[PACE].value='0'"
     example = str(EXAMPLES / "aitrainingjob" / "elastic.yaml")
@@ -53,9 +53,9 @@ def test_the_example_trains(sandbox: Stage) -> None:
 
 @pytest.mark.parametrize(("rank", "again"), [(2, 0), (0, 9)], ids=["another", "the one that leads"])
 def test_it_survives_the_kill_of_a_pod(
-    stage: Stage, training: Training, record_property: Tell, rank: int, again: int
+    workspace: Workspace, training: Training, record_property: Tell, rank: int, again: int
 ) -> None:
-    run = started(stage, training.manifest())
+    run = started(workspace, training.manifest())
     training.until(15)
     fault = time.time()
     os.kill(training.process(rank), signal.SIGKILL)
@@ -66,18 +66,20 @@ def test_it_survives_the_kill_of_a_pod(
     assert training.worlds == [4]
     assert re.search(rf"trainer {rank} of 4, restarts 1$", training.said(rank), re.MULTILINE)
     assert [training.said(other).count("process ") for other in range(4) if other != rank] == [1, 1, 1], said
-    record_property("figure", f"a pod is killed ({stage.runtime}, trainer {rank}): {training.lost(fault)}")
+    record_property("figure", f"a pod is killed ({workspace.runtime}, trainer {rank}): {training.lost(fault)}")
 
 
 @pytest.mark.parametrize("leader", [False, True], ids=["without", "with the one that leads"])
-def test_it_survives_the_loss_of_a_node(stage: Stage, training: Training, record_property: Tell, leader: bool) -> None:
+def test_it_survives_the_loss_of_a_node(
+    workspace: Workspace, training: Training, record_property: Tell, leader: bool
+) -> None:
     """One of three, whose agent is killed -9: what ran there goes on elsewhere."""
-    run = started(stage, "--nodes", "3", training.manifest())
+    run = started(workspace, "--nodes", "3", training.manifest())
     training.until(15)
     home = node_of(run, 0)
     lost = home if leader else next(node for node in ("node-0", "node-1", "node-2") if node != home)
     fault = time.time()
-    os.kill(agent_of(stage, lost), signal.SIGKILL)
+    os.kill(agent_of(workspace, lost), signal.SIGKILL)
     until(lambda: any("\nlost " in training.said(rank) for rank in range(4)), "those that are left notice it")
     training.hurry()
     said = ended(run)
@@ -86,30 +88,34 @@ def test_it_survives_the_loss_of_a_node(stage: Stage, training: Training, record
     assert f"{lost} is lost: its agent" in said
     assert set(training.worlds) == {4}
     what = "trainer 0's" if leader else "another"
-    record_property("figure", f"a node is lost ({stage.runtime}, {what}): {training.lost(fault)}")
+    record_property("figure", f"a node is lost ({workspace.runtime}, {what}): {training.lost(fault)}")
 
 
-def node_of(run: Live, rank: int) -> str:
+def node_of(run: RunningCommand, rank: int) -> str:
     found = re.findall(rf"trainer-{rank} +.*(node-\d)", run.said)
     assert found, run.said
     return str(found[-1])
 
 
-def agent_of(stage: Stage, node: str) -> int:
+def agent_of(workspace: Workspace, node: str) -> int:
     """The process of that node's agent."""
-    agents = stage.pids("trainwright.local.agent_main")
+    agents = workspace.pids("trainwright.local.agent_main")
     (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
     return found
 
 
 def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
-    sandbox: Stage, tmp_path: Path, record_property: Tell
+    sandbox: Workspace, tmp_path: Path, record_property: Tell
 ) -> None:
-    """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again."""
-    training = Training(tmp_path / "training", steps=300, pace=0.2)
+    """Two nodes with two GPUs each, one for each trainer: 4, 2 and 4 again.
+
+    The node returns when its pods are lost (5 s). It then gets none of this job for 10 s, so two trainers stay without
+    a place for the 3 s after which a role becomes smaller.
+    """
+    training = Training(tmp_path / "training", steps=150, pace=0.4)
     body = training.manifest(pod={"resources": {"limits": {"nvidia.com/gpu": 1}}})
-    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "11s", body)
-    fault = training.until(15)
+    run = started(sandbox, "--nodes", "2", "--gpus", "4", "--revive", "6s", body)
+    fault = training.until(3)
     os.kill(agent_of(sandbox, "node-1"), signal.SIGKILL)
     until(lambda: training.worlds == [4, 2], f"two go on: {run.said}")
     training.until(training.step + 10)
@@ -125,34 +131,34 @@ def test_it_becomes_smaller_when_a_node_is_lost_and_larger_when_it_returns(
     record_property("figure", f"2 trainers become 4: {training.lost(grown)}")
 
 
-def test_it_is_scaled_by_hand(stage: Stage, tmp_path: Path, record_property: Tell) -> None:
+def test_it_is_scaled_by_hand(workspace: Workspace, tmp_path: Path, record_property: Tell) -> None:
     training = Training(tmp_path / "training", steps=200, pace=0.15)  # commands take their time, too
-    run = started(stage, training.manifest(edlPolicy="Manual"))
+    run = started(workspace, training.manifest(edlPolicy="Manual"))
     training.until(15)
     fault = time.time()
-    assert stage.run("scale", "elastic", "trainer=2").code == 0
+    assert workspace.run("scale", "elastic", "trainer=2").code == 0
     until(lambda: training.worlds == [4, 2], f"two go on: {training.said()}")
     smaller, grown = training.lost(fault), time.time()
-    assert re.search(r"trainer-1 +Running +node-0 +0 ", stage.run("get", "elastic").out)  # which was no restart
-    assert stage.run("scale", "elastic", "trainer=4").code == 0
+    assert re.search(r"trainer-1 +Running +node-0 +0 ", workspace.run("get", "elastic").out)  # which was no restart
+    assert workspace.run("scale", "elastic", "trainer=4").code == 0
     until(lambda: training.worlds == [4, 2, 4], f"four go on: {training.said()}")
     training.hurry()
     ended(run)
 
     training.check(repeated=2)
     assert training.worlds == [4, 2, 4]
-    record_property("figure", f"4 trainers become 2 by hand ({stage.runtime}): {smaller}")
-    record_property("figure", f"2 trainers become 4 by hand ({stage.runtime}): {training.lost(grown)}")
+    record_property("figure", f"4 trainers become 2 by hand ({workspace.runtime}): {smaller}")
+    record_property("figure", f"2 trainers become 4 by hand ({workspace.runtime}): {training.lost(grown)}")
 
 
 def test_what_was_preempted_goes_on_when_it_is_submitted_again(
-    stage: Stage, training: Training, record_property: Tell
+    workspace: Workspace, training: Training, record_property: Tell
 ) -> None:
     body = training.manifest()
-    run = started(stage, body)
+    run = started(workspace, body)
     training.until(15)
     fault = time.time()
-    assert stage.run("annotate", "elastic", "Preempted=room is needed").code == 0
+    assert workspace.run("annotate", "elastic", "Preempted=room is needed").code == 0
     done = run.end()
     assert done.code == 1, done.said
     assert "Preempted" in done.out
@@ -160,9 +166,9 @@ def test_what_was_preempted_goes_on_when_it_is_submitted_again(
     before = training.step
 
     training.hurry()
-    ended(started(stage, body))
+    ended(started(workspace, body))
 
     training.check(repeated=1)
     (on,) = re.findall(r"goes on from step (\d+), saved ", training.said())
     assert before - 1 <= int(on) <= before
-    record_property("figure", f"preempted, submitted again ({stage.runtime}): {training.lost(fault)}")
+    record_property("figure", f"preempted, submitted again ({workspace.runtime}): {training.lost(fault)}")

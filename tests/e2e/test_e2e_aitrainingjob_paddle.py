@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e_stage import EXAMPLES, Live, Stage
+from e2e_workspace import EXAMPLES, RunningCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.paddle
@@ -22,29 +22,29 @@ EXAMPLE = EXAMPLES / "aitrainingjob" / "paddle.yaml"
 PATIENCE = 180.0
 
 
-def started(stage: Stage, pace: float) -> Live:
+def started(workspace: Workspace, pace: float) -> RunningCommand:
     """The example, run with the Python that has PaddlePaddle."""
     where = "spec.replicaSpecs.trainer.template.spec.containers[aitj-trainer].env[PACE].value"
-    path = os.pathsep.join([str(Path(sys.prefix) / "paddle" / "bin"), stage.env["PATH"]])
-    return stage.start("run", "--set", f"{where}='{pace}'", str(EXAMPLE), env=stage.env | {"PATH": path})
+    path = os.pathsep.join([str(Path(sys.prefix) / "paddle" / "bin"), workspace.env["PATH"]])
+    return workspace.start("run", "--set", f"{where}='{pace}'", str(EXAMPLE), env=workspace.env | {"PATH": path})
 
 
 def losses(said: str, rank: int = 0) -> list[float]:
     return [float(loss) for loss in re.findall(rf"trainer-{rank} \| step +\d+/40  loss +([\d.]+)", said)]
 
 
-def test_two_trainers_train_one_model_together(stage: Stage) -> None:
-    done = started(stage, 0).end(PATIENCE)
+def test_two_trainers_train_one_model_together(workspace: Workspace) -> None:
+    done = started(workspace, 0).end(PATIENCE)
 
     assert done.code == 0, done.said
     assert re.search(r"trainer-1 \| process \d+ is trainer 1 of 2, PaddlePaddle 3", done.out), done.out
     assert len(losses(done.out)) == 8
     assert losses(done.out)[-1] < losses(done.out)[0] / 5
     assert losses(done.out, 1) == losses(done.out)
-    shutil.rmtree(stage.home / ".cache", ignore_errors=True)  # not ours, but left in the home of a plain process
+    shutil.rmtree(workspace.home / ".cache", ignore_errors=True)  # not ours, but left in the home of a plain process
 
 
-def test_both_begin_anew_when_one_is_killed(sandbox: Stage) -> None:
+def test_both_begin_anew_when_one_is_killed(sandbox: Workspace) -> None:
     run = started(sandbox, 0.1)
     deadline = time.monotonic() + PATIENCE
     while "trainer-1 | step 10/40" not in run.said:

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import yaml
 from e2e_jobs import Body
-from e2e_stage import EXAMPLES, Done, Live, Stage, until
+from e2e_workspace import EXAMPLES, FinishedCommand, RunningCommand, Workspace, until
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -46,20 +46,20 @@ TABLE = [
 ]
 
 
-def status(stage: Stage, name: str) -> Body:
-    found: Body = yaml.safe_load((stage.folder_of(name) / "status.yaml").read_text())
+def status(workspace: Workspace, name: str) -> Body:
+    found: Body = yaml.safe_load((workspace.folder_of(name) / "status.yaml").read_text())
     return dict(found["status"])
 
 
-def check(stage: Stage, done: Done, name: str, phase: str) -> None:
+def check(workspace: Workspace, done: FinishedCommand, name: str, phase: str) -> None:
     """The exit code and the last status say the same."""
     assert done.code == (0 if phase == "Succeed" else 1), done.said
-    body = status(stage, name)
+    body = status(workspace, name)
     assert body["phase"] == phase, body
     assert body["conditions"][-1]["type"] == phase
     assert [one["status"] for one in body["conditions"]] == ["False"] * (len(body["conditions"]) - 1) + ["True"]
     assert body["endTime"] >= body["startTime"]
-    assert stage.left() == []
+    assert workspace.left() == []
 
 
 def test_every_example_is_run() -> None:
@@ -68,7 +68,7 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize(("name", "phase", "restarts", "lines"), TABLE, ids=[row[0] for row in TABLE])
 def test_it_comes_to_what_it_says(
-    process: Stage, name: str, phase: str, restarts: dict[str, int], lines: dict[str, int]
+    process: Workspace, name: str, phase: str, restarts: dict[str, int], lines: dict[str, int]
 ) -> None:
     done = process.run("run", str(FOLDER / f"{name}.yaml"))
 
@@ -77,10 +77,10 @@ def test_it_comes_to_what_it_says(
     assert {line: done.out.count(line) for line in lines} == lines, done.said
 
 
-def test_the_readmes_example_learns_its_digits(stage: Stage) -> None:
-    done = stage.run("run", str(FOLDER / "paddle-mnist.yaml"))
+def test_the_readmes_example_learns_its_digits(workspace: Workspace) -> None:
+    done = workspace.run("run", str(FOLDER / "paddle-mnist.yaml"))
 
-    check(stage, done, "paddle-mnist", "Succeed")
+    check(workspace, done, "paddle-mnist", "Succeed")
     assert re.search(r"trainer-0 \| paddle-mnist: trainer 0 of 1, hosts \S+:\d+$", done.out, re.MULTILINE), done.out
     losses = [float(loss) for loss in re.findall(r"epoch \d/5  loss ([\d.]+)", done.out)]
     assert len(losses) == 5
@@ -90,36 +90,36 @@ def test_the_readmes_example_learns_its_digits(stage: Stage) -> None:
 # -- where something has to happen -----------------------------------------------------------------------------------
 
 
-def test_one_whose_node_is_lost_is_started_on_another(stage: Stage) -> None:
+def test_one_whose_node_is_lost_is_started_on_another(workspace: Workspace) -> None:
     name = "restart-on-node-fail"
-    run = stage.start("run", "--nodes", "2", str(FOLDER / f"{name}.yaml"))
+    run = workspace.start("run", "--nodes", "2", str(FOLDER / f"{name}.yaml"))
     (home,) = until(lambda: re.findall(r"try 0 on (node-\d)", run.said), "it runs")
-    agents = stage.pids("trainwright.local.agent_main")
+    agents = workspace.pids("trainwright.local.agent_main")
     (agent,) = (pid for pid, words in agents.items() if f'"node":"{home}"' in words)
     os.kill(agent, signal.SIGKILL)
     done = run.end()
 
-    check(stage, done, name, "Succeed")
+    check(workspace, done, name, "Succeed")
     other = {"node-0": "node-1", "node-1": "node-0"}[home]
     assert f"trainer-0 | try 1 on {other}" in done.out
-    assert f"Node {home} is failed and offline" in str(status(stage, name)["conditions"]), status(stage, name)
+    assert f"Node {home} is failed and offline" in str(status(workspace, name)["conditions"]), status(workspace, name)
 
 
-def test_all_are_told_of_the_new_world_when_it_is_scaled(stage: Stage) -> None:
-    run = stage.start("run", str(FOLDER / "edl-manual.yaml"))
+def test_all_are_told_of_the_new_world_when_it_is_scaled(workspace: Workspace) -> None:
+    run = workspace.start("run", str(FOLDER / "edl-manual.yaml"))
     until(lambda: run.said.count("| one of 2:") == 2, "both are up")
-    assert stage.run("scale", "edl-manual", "trainer=3").code == 0
+    assert workspace.run("scale", "edl-manual", "trainer=3").code == 0
     done = run.end()
 
-    check(stage, done, "edl-manual", "Succeed")
+    check(workspace, done, "edl-manual", "Succeed")
     worlds = re.findall(r"trainer-\d \| one of (\d): (\S+)", done.out)
     assert Counter(number for number, _ in worlds) == {"2": 2, "3": 3}
     assert all(len(set(hosts.split(","))) == int(number) for number, hosts in worlds)
-    assert status(stage, "edl-manual").get("RestartCount", {}) == {}
+    assert status(workspace, "edl-manual").get("RestartCount", {}) == {}
 
 
 @pytest.mark.parametrize("wanted", [0, 5], ids=["too few", "too many"])
-def test_it_is_not_scaled_beyond_its_bounds(process: Stage, wanted: int) -> None:
+def test_it_is_not_scaled_beyond_its_bounds(process: Workspace, wanted: int) -> None:
     run = process.start("run", str(FOLDER / "edl-manual.yaml"))
     until(lambda: run.said.count("| one of 2:") == 2, "both are up")
     refused = process.run("scale", "edl-manual", f"trainer={wanted}")
@@ -130,7 +130,7 @@ def test_it_is_not_scaled_beyond_its_bounds(process: Stage, wanted: int) -> None
     assert "expected a whole number from 1 to 4" in refused.err
 
 
-def test_one_that_is_never_scaled_refuses(process: Stage) -> None:
+def test_one_that_is_never_scaled_refuses(process: Workspace) -> None:
     run = process.start("run", str(FOLDER / "edl-never.yaml"))
     until(lambda: run.said.count("| one of 2") == 2, "both are up")
     refused = process.run("scale", "edl-never", "trainer=3")
@@ -154,7 +154,7 @@ def test_one_that_is_never_scaled_refuses(process: Stage) -> None:
     ],
     ids=lambda text: text.partition("=")[0],
 )
-def test_an_annotation_ends_it_whatever_its_policies(process: Stage, note: str, phase: str) -> None:
+def test_an_annotation_ends_it_whatever_its_policies(process: Workspace, note: str, phase: str) -> None:
     run = begun(process)
     assert process.run("annotate", "preempted", note).code == 0
     done = run.end()
@@ -164,8 +164,8 @@ def test_an_annotation_ends_it_whatever_its_policies(process: Stage, note: str, 
     assert note.partition("=")[2] in status(process, "preempted")["conditions"][-1]["message"]
 
 
-def begun(stage: Stage) -> Live:
-    run = stage.start("run", str(FOLDER / "preempted.yaml"))
+def begun(workspace: Workspace) -> RunningCommand:
+    run = workspace.start("run", str(FOLDER / "preempted.yaml"))
     until(lambda: run.said.count("| training") == 2, "both are up")
     return run
 
@@ -174,7 +174,7 @@ def begun(stage: Stage) -> Live:
 WATCH = """trap 'cat /proc/$$$$/stat /proc/uptime; exit 1' TERM; sleep 60 & wait"""
 
 
-def test_a_time_limit_of_one_second_is_a_second_of_running(process: Stage) -> None:
+def test_a_time_limit_of_one_second_is_a_second_of_running(process: Workspace) -> None:
     """Three times: in whichever part of a second a job begins to run, it gets all of its time."""
     main = {"name": "aitj-main", "image": "busybox", "command": ["sh", "-c", WATCH]}
     body = {

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e_stage import EXAMPLES, Live, Stage
+from e2e_workspace import EXAMPLES, RunningCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.tensorflow
@@ -22,12 +22,12 @@ EXAMPLE = EXAMPLES / "aitrainingjob" / "tensorflow.yaml"
 PATIENCE = 180.0
 
 
-def started(stage: Stage, **env: str) -> Live:
+def started(workspace: Workspace, **env: str) -> RunningCommand:
     """The example, run with the Python that has TensorFlow, and other settings."""
     where = "spec.replicaSpecs.trainer.template.spec.containers[aitj-trainer].env"
     words = [word for name, value in env.items() for word in ("--set", f"{where}[{name}].value='{value}'")]
-    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), stage.env["PATH"]])
-    return stage.start("run", *words, str(EXAMPLE), env=stage.env | {"PATH": path})
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), workspace.env["PATH"]])
+    return workspace.start("run", *words, str(EXAMPLE), env=workspace.env | {"PATH": path})
 
 
 def curve(said: str) -> list[tuple[int, float]]:
@@ -36,7 +36,7 @@ def curve(said: str) -> list[tuple[int, float]]:
     return [(int(step), float(loss)) for step, loss in found]
 
 
-def test_two_trainers_train_one_model_together(sandbox: Stage) -> None:
+def test_two_trainers_train_one_model_together(sandbox: Workspace) -> None:
     done = started(sandbox, STEPS="40", PACE="0").end(PATIENCE)
 
     assert done.code == 0, done.said
@@ -47,7 +47,7 @@ def test_two_trainers_train_one_model_together(sandbox: Stage) -> None:
     assert re.search(r"trainer-0 \| found y = 3\.0\d x \+ 1\.9\d, true is y = 3 x \+ 2", done.out), done.out
 
 
-def test_both_go_on_from_the_checkpoint_when_one_is_killed(sandbox: Stage) -> None:
+def test_both_go_on_from_the_checkpoint_when_one_is_killed(sandbox: Workspace) -> None:
     run = started(sandbox, STEPS="40", PACE="0.1")
     deadline = time.monotonic() + PATIENCE
     while "step 15/40" not in run.said:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e_stage import EXAMPLES, Stage, until
+from e2e_workspace import EXAMPLES, Workspace, until
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -17,23 +17,23 @@ pytest_plugins = ["e2e_fixtures"]
 RING = (EXAMPLES / "local/ring.py").read_text(encoding="utf-8")
 
 
-def script(stage: Stage, text: str, name: str = "train.py") -> None:
-    (stage.work / name).write_text(text, encoding="utf-8")
+def script(workspace: Workspace, text: str, name: str = "train.py") -> None:
+    (workspace.work / name).write_text(text, encoding="utf-8")
 
 
-def test_four_replicas_reduce_over_the_address_that_they_are_told(stage: Stage) -> None:
-    script(stage, RING)
-    done = stage.run("run", "--replicas", "4", "--timeout", "100s", "--", "python3", "train.py")
+def test_four_replicas_reduce_over_the_address_that_they_are_told(workspace: Workspace) -> None:
+    script(workspace, RING)
+    done = workspace.run("run", "--replicas", "4", "--timeout", "100s", "--", "python3", "train.py")
 
     assert done.code == 0, done.said
     assert sorted(re.findall(r"(worker-\d) \| rank \d of 4: all-reduce (\d+)", done.out)) == [
         (f"worker-{rank}", "30") for rank in range(4)
     ]
     assert "train succeeded after" in done.out
-    (stage.work / "train.py").unlink()
+    (workspace.work / "train.py").unlink()
 
 
-def test_two_runs_at_once_do_not_meet(process: Stage) -> None:
+def test_two_runs_at_once_do_not_meet(process: Workspace) -> None:
     """Plain processes share the machine's ports; rank 0 listens at all of its addresses."""
     script(process, RING)
     wait = f"import os, time\nopen(f'{process.work}/{{os.getpid()}}.up', 'w')\n"
@@ -54,7 +54,7 @@ TELL = "import json, os; print(json.dumps({name: os.environ.get(name) for name i
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "CUDA_VISIBLE_DEVICES"]
 
 
-def test_each_replica_knows_its_place_and_sees_its_own_gpus(process: Stage) -> None:
+def test_each_replica_knows_its_place_and_sees_its_own_gpus(process: Workspace) -> None:
     options = ("--gpus", "4", "--replicas", "2", "--gpus-per-replica", "2")
     done = process.run("run", *options, "--", "python3", "-c", TELL % (NAMES,))
 
@@ -67,15 +67,15 @@ def test_each_replica_knows_its_place_and_sees_its_own_gpus(process: Stage) -> N
         assert found[rank] == one | {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
-def test_what_was_typed_reaches_the_program_as_it_is(stage: Stage) -> None:
+def test_what_was_typed_reaches_the_program_as_it_is(workspace: Workspace) -> None:
     words = ["$(rank)", "$$", "$(RANK) $$(x) $", "a b", "--", "-n", "{{x}}", "ä\n", ""]
-    done = stage.run("run", "--", "python3", "-c", "import sys, json; print(json.dumps(sys.argv[1:]))", *words)
+    done = workspace.run("run", "--", "python3", "-c", "import sys, json; print(json.dumps(sys.argv[1:]))", *words)
 
     assert done.code == 0, done.said
     assert json.loads(done.out.partition("worker-0 | ")[2].splitlines()[0]) == words
 
 
-def test_it_runs_where_one_stands_and_output_comes_at_once(process: Stage) -> None:
+def test_it_runs_where_one_stands_and_output_comes_at_once(process: Workspace) -> None:
     run = process.start("run", "--", "python3", "-c", "import os, time; print(os.getcwd()); time.sleep(60)")
     run.until(f"worker-0 | {process.work}")
     run.process.terminate()
@@ -83,11 +83,11 @@ def test_it_runs_where_one_stands_and_output_comes_at_once(process: Stage) -> No
     assert run.end().code == 143
 
 
-def test_a_failure_restarts_all_together(stage: Stage) -> None:
+def test_a_failure_restarts_all_together(workspace: Workspace) -> None:
     """Rank 1 fails once; without the others anew there would be nobody whom it could meet."""
     fail = f"""
 import os, pathlib
-mark = pathlib.Path({str(stage.work)!r}, "failed")
+mark = pathlib.Path({str(workspace.work)!r}, "failed")
 print("begins")
 """
     late = """
@@ -95,17 +95,19 @@ if rank == 1 and not mark.exists():
     mark.touch()
     sys.exit(3)
 """
-    script(stage, fail + RING.replace("total = value", f"{late}\ntotal = value"))
-    done = stage.run("run", "--replicas", "3", "--max-restarts", "1", "--timeout", "100s", "--", "python3", "train.py")
+    script(workspace, fail + RING.replace("total = value", f"{late}\ntotal = value"))
+    done = workspace.run(
+        "run", "--replicas", "3", "--max-restarts", "1", "--timeout", "100s", "--", "python3", "train.py"
+    )
 
     assert done.code == 0, done.said
     assert done.out.count("| begins") == 6
     assert done.out.count("all-reduce 14") == 3
-    for path in stage.work.iterdir():
+    for path in workspace.work.iterdir():
         path.unlink()
 
 
-def test_without_restarts_one_failure_ends_all(process: Stage) -> None:
+def test_without_restarts_one_failure_ends_all(process: Workspace) -> None:
     code = "import os, sys, time; time.sleep(0.3) if os.environ['RANK'] == '1' else time.sleep(60); sys.exit(7)"
     done = process.run("run", "--replicas", "3", "--grace", "1", "--name", "one", "--", "python3", "-c", code)
 
@@ -133,13 +135,13 @@ sys.exit(max(one.wait() for one in running))
 """
 
 
-def test_torchrun_is_told_where_to_meet(stage: Stage) -> None:
-    script(stage, RING)
-    script(stage, TORCHRUN, "torchrun")  # in the work folder, which the sandbox sees
-    (stage.work / "torchrun").chmod(0o755)
-    env = {"PATH": f"{stage.work}{os.pathsep}{stage.env['PATH']}"}
+def test_torchrun_is_told_where_to_meet(workspace: Workspace) -> None:
+    script(workspace, RING)
+    script(workspace, TORCHRUN, "torchrun")  # in the work folder, which the sandbox sees
+    (workspace.work / "torchrun").chmod(0o755)
+    env = {"PATH": f"{workspace.work}{os.pathsep}{workspace.env['PATH']}"}
     options = ("--replicas", "2", "--nproc-per-node", "2", "--timeout", "100s", "--torchrun")
-    done = stage.run("run", *options, "--", "train.py", "--lr", "0.1", env=env)
+    done = workspace.run("run", *options, "--", "train.py", "--lr", "0.1", env=env)
 
     assert done.code == 0, done.said
     assert done.out.count("all-reduce 30") == 4  # two of them may share a line
@@ -147,18 +149,18 @@ def test_torchrun_is_told_where_to_meet(stage: Stage) -> None:
     assert sorted(call[2] for call in calls) == ["--node-rank=0", "--node-rank=1"]
     assert {(call[0], call[1]) for call in calls} == {("--nnodes=2", "--nproc-per-node=2")}
     assert all(call[5:] == ["train.py", "--lr", "0.1"] for call in calls)
-    for path in stage.work.iterdir():
+    for path in workspace.work.iterdir():
         path.unlink()
 
 
-def test_torchrun_has_a_process_for_each_gpu(process: Stage) -> None:
+def test_torchrun_has_a_process_for_each_gpu(process: Workspace) -> None:
     done = process.run("run", "--print", "--image", "x", "--gpus-per-replica", "4", "--torchrun", "--", "train.py")
 
     assert "- --nproc-per-node=4\n" in done.out
     assert "RANK" not in done.out  # torchrun tells its processes, and would be confused by ours
 
 
-def test_without_torchrun_it_is_said_how_to_get_it(process: Stage) -> None:
+def test_without_torchrun_it_is_said_how_to_get_it(process: Workspace) -> None:
     empty = process.folder / "empty"
     empty.mkdir()
     done = process.run("run", "--torchrun", "--", "train.py", env={"PATH": str(empty)})
@@ -170,7 +172,7 @@ def test_without_torchrun_it_is_said_how_to_get_it(process: Stage) -> None:
 # -- the manifest ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_printed_is_valid_and_runs(process: Stage) -> None:
+def test_what_is_printed_is_valid_and_runs(process: Workspace) -> None:
     script(process, RING)
     printed = process.run("run", "--replicas", "3", "--image", "python:3.12", "--print", "--", "python3", "train.py")
     assert (printed.code, printed.err) == (0, "")
@@ -185,7 +187,7 @@ def test_what_is_printed_is_valid_and_runs(process: Stage) -> None:
     (process.work / "train.py").unlink()
 
 
-def test_what_is_printed_has_the_changes_that_were_asked_for(process: Stage) -> None:
+def test_what_is_printed_has_the_changes_that_were_asked_for(process: Workspace) -> None:
     change = "spec.replicaSpecs[worker].template.spec.nodeSelector={zone: a}"
     words = ("run", "-n", "lab", "--set", change, "--image", "x", "--print", "--", "true")
     done = process.run(*words)
@@ -198,7 +200,7 @@ def test_what_is_printed_has_the_changes_that_were_asked_for(process: Stage) -> 
     assert (refused.code, refused.out) == (2, "")
 
 
-def test_a_second_run_of_the_script_needs_a_name(process: Stage) -> None:
+def test_a_second_run_of_the_script_needs_a_name(process: Workspace) -> None:
     first = process.start("run", "--", "sleep", "60")
     first.until("worker-0  Running")
     second = process.run("run", "--", "sleep", "60")
@@ -211,7 +213,7 @@ def test_a_second_run_of_the_script_needs_a_name(process: Stage) -> None:
     assert first.end().code == 130
 
 
-def test_a_secret_is_not_printed(process: Stage) -> None:
+def test_a_secret_is_not_printed(process: Workspace) -> None:
     done = process.run("run", "--env", "TOKEN", "--image", "x", "--print", "--", "true", env={"TOKEN": "sesame"})
 
     assert done.code == 0
@@ -248,7 +250,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_meant_is_refused(process: Stage, name: str) -> None:
+def test_what_cannot_be_meant_is_refused(process: Workspace, name: str) -> None:
     words, expected = WRONG[name]
     script(process, "")
     done = process.run("run", *words)
@@ -260,7 +262,7 @@ def test_what_cannot_be_meant_is_refused(process: Stage, name: str) -> None:
     (process.work / "train.py").unlink()
 
 
-def test_ctrl_c_and_the_other_commands_reach_it_by_its_name(process: Stage) -> None:
+def test_ctrl_c_and_the_other_commands_reach_it_by_its_name(process: Workspace) -> None:
     run = process.start("run", "--replicas", "2", "--name", "mine", "--", "sleep", "60")
     until(lambda: "2 of 2 running" in run.said)
 

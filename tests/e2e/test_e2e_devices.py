@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from e2e_jobs import Body, container, job, role, shell
-from e2e_stage import Live, Stage, until
+from e2e_workspace import RunningCommand, Workspace, until
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -32,35 +32,35 @@ def asks(script: str, count: int, name: str, resource: str = GPU, **more: int) -
     return job(role("worker", shell(script, resources={"limits": {resource: count}}), **more), name=name)
 
 
-def leases(stage: Stage) -> list[dict[str, str]]:
+def leases(workspace: Workspace) -> list[dict[str, str]]:
     """What `get --all-users` tells."""
-    items: list[dict[str, str]] = json.loads(stage.run("get", "--all-users", "-o", "json").out)["items"]
+    items: list[dict[str, str]] = json.loads(workspace.run("get", "--all-users", "-o", "json").out)["items"]
     return items
 
 
-def waiting(stage: Stage, go: str = "go") -> str:
-    return f"echo has $CUDA_VISIBLE_DEVICES; until [ -e {stage.work}/{go} ]; do sleep 0.05; done"
+def waiting(workspace: Workspace, go: str = "go") -> str:
+    return f"echo has $CUDA_VISIBLE_DEVICES; until [ -e {workspace.work}/{go} ]; do sleep 0.05; done"
 
 
-def test_a_second_run_waits_and_says_who_holds_which_device_since_when(stage: Stage) -> None:
-    first = stage.start("run", "--gpus", "8", asks(waiting(stage), 4, "first"))
+def test_a_second_run_waits_and_says_who_holds_which_device_since_when(workspace: Workspace) -> None:
+    first = workspace.start("run", "--gpus", "8", asks(waiting(workspace), 4, "first"))
     first.until("has 0,1,2,3")
-    second = stage.start("run", "--gpus", "8", asks("echo has $CUDA_VISIBLE_DEVICES", 5, "second"))
+    second = workspace.start("run", "--gpus", "8", asks("echo has $CUDA_VISIBLE_DEVICES", 5, "second"))
     second.until("0-3 held by")
-    shown = stage.run("get", "--all-users").out
-    (stage.work / "go").touch()
+    shown = workspace.run("get", "--all-users").out
+    (workspace.work / "go").touch()
     done = second.end()
 
     assert first.end().code == 0
     assert done.code == 0, done.said
     (run,) = set(re.findall(rf"{re.escape(GPU)}: needs 5, 4 of 8 are free; 0-3 {HELD}", done.out))
-    assert run == stage.folder_of("first").name
+    assert run == workspace.folder_of("first").name
     assert re.search(rf"{re.escape(GPU)} +0 +\S+ +default/first +first-worker-0 +{run} +\d+ +\d+s +held\n", shown)
     assert len(shown.splitlines()) == 5
-    assert "no device of this machine is leased" in stage.run("get", "--all-users").err
+    assert "no device of this machine is leased" in workspace.run("get", "--all-users").err
 
 
-def test_runs_share_the_devices_that_are_free(process: Stage) -> None:
+def test_runs_share_the_devices_that_are_free(process: Workspace) -> None:
     """Each run leases what its pods use, not all that it could."""
     runs = [process.start("run", "--gpus", "4", asks(waiting(process), 1, name, replicas=2)) for name in ("a", "b")]
     until(lambda: sum(run.said.count("| has ") for run in runs) == 4, "all have a device")
@@ -72,7 +72,7 @@ def test_runs_share_the_devices_that_are_free(process: Stage) -> None:
     assert sorted(re.findall(r"\| has (\S*)", done[0].out + done[1].out)) == ["0", "1", "2", "3"]
 
 
-def test_two_gangs_that_need_all_devices_run_one_after_the_other(process: Stage) -> None:
+def test_two_gangs_that_need_all_devices_run_one_after_the_other(process: Workspace) -> None:
     """Neither keeps half of them and waits for the other half."""
     taken = f"for one in $(echo $CUDA_VISIBLE_DEVICES | tr , ' '); do %s {process.work}/taken-$one; done"
     script = f"{taken % 'mkdir'} || exit 1; echo has $CUDA_VISIBLE_DEVICES; sleep 0.5; {taken % 'rmdir'}"
@@ -90,7 +90,7 @@ def test_two_gangs_that_need_all_devices_run_one_after_the_other(process: Stage)
         assert sorted(",".join(texts).replace("has ", "").split(",")) == list("01234567")
 
 
-def test_an_elastic_job_is_as_large_as_the_devices_that_other_runs_leave(process: Stage) -> None:
+def test_an_elastic_job_is_as_large_as_the_devices_that_other_runs_leave(process: Workspace) -> None:
     first = process.start("run", "--gpus", "4", asks(waiting(process), 2, "first"))
     first.until("| has ")
     second = process.start("run", "--gpus", "4", elastic(waiting(process, "stop")))
@@ -119,7 +119,7 @@ def elastic(script: str) -> Body:
     }
 
 
-def test_nodes_of_two_runs_share_devices_too(process: Stage) -> None:
+def test_nodes_of_two_runs_share_devices_too(process: Workspace) -> None:
     """Node-0 of each run has the even ones."""
     first = process.start("run", "--nodes", "2", "--gpus", "4", asks(waiting(process), 2, "first"))
     first.until("| has ")
@@ -137,7 +137,7 @@ def test_nodes_of_two_runs_share_devices_too(process: Stage) -> None:
     assert sorted(re.findall(r"\| has (\S+)", second.said)) == ["0,2", "1,3"]
 
 
-def test_a_pod_that_names_its_node_itself_waits_for_devices_too(process: Stage) -> None:
+def test_a_pod_that_names_its_node_itself_waits_for_devices_too(process: Workspace) -> None:
     first = process.start("run", "--gpus", "2", asks(waiting(process), 1, "first"))
     first.until("| has 0")
     pods = [shell("echo has $CUDA_VISIBLE_DEVICES", resources={"limits": {GPU: count}}) for count in (1, 2)]
@@ -153,7 +153,7 @@ def test_a_pod_that_names_its_node_itself_waits_for_devices_too(process: Stage) 
     assert "asks-2-0 | has 0,1" in done.out
 
 
-def test_a_killed_engine_keeps_its_devices_until_its_pods_have_ended(process: Stage) -> None:
+def test_a_killed_engine_keeps_its_devices_until_its_pods_have_ended(process: Workspace) -> None:
     """Engine and supervisor die at once: nobody ends the pod, so nobody else gets its device before it ends."""
     stop = process.work / "stop"
     stubborn = f"echo has $CUDA_VISIBLE_DEVICES; until [ -e {stop} ]; do sleep 0.05; done"
@@ -175,7 +175,7 @@ def test_a_killed_engine_keeps_its_devices_until_its_pods_have_ended(process: St
     assert leases(process) == []
 
 
-def test_a_restarted_replica_has_its_devices_back(process: Stage) -> None:
+def test_a_restarted_replica_has_its_devices_back(process: Workspace) -> None:
     """Another run that waits for any device does not get it in between."""
     once = (
         f"echo has $CUDA_VISIBLE_DEVICES; mkdir {process.work}/tried-$(rank) && sleep 1 && exit 1; {waiting(process)}"
@@ -195,20 +195,20 @@ def test_a_restarted_replica_has_its_devices_back(process: Stage) -> None:
         assert len(set(re.findall(rf"worker-{rank} \| has (\S+)", done.out))) == 1
 
 
-def test_any_resource_can_be_given_devices(stage: Stage) -> None:
+def test_any_resource_can_be_given_devices(workspace: Workspace) -> None:
     show = "echo npu=$ASCEND_RT_VISIBLE_DEVICES amd=$ROCR_VISIBLE_DEVICES mine=$MY_DEVICES"
-    config = stage.folder / "devices.yaml"
+    config = workspace.folder / "devices.yaml"
     config.write_text("example.com/fpga:\n  devices: [left, right]\n  env: MY_DEVICES\n")
     ask = {"limits": {NPU: 2, "amd.com/gpu": 1, "example.com/fpga": 2}}
     body = job(role("worker", shell(f"{show}; sleep 0.3", resources=ask)))
     words = ["--device", f"{NPU}=4", "--device", "amd.com/gpu=1", "--device-config", str(config)]
-    done = stage.run("run", *words, body)
+    done = workspace.run("run", *words, body)
 
     assert done.code == 0, done.said
     assert "| npu=0,1 amd=0 mine=left,right" in done.out
 
 
-def test_a_process_that_is_not_ours_on_a_gpu_is_warned_of(process: Stage) -> None:
+def test_a_process_that_is_not_ours_on_a_gpu_is_warned_of(process: Workspace) -> None:
     """Once; and not of our own pods, of which the driver tells as well."""
     programs = process.folder / "bin"
     programs.mkdir()
@@ -256,7 +256,7 @@ for device in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
         os.write(os.open("{witness}/twice", os.O_WRONLY | os.O_APPEND), f"{device} {os.getuid()}\\n".encode())
     held.append(file)
 os.write(os.open("{witness}/given", os.O_WRONLY | os.O_APPEND), f"{os.getuid()} {len(held)}\\n".encode())
-time.sleep(random.uniform(0.1, 1.0))
+time.sleep(random.uniform(0.1, 0.6))
 """
 
 
@@ -302,13 +302,13 @@ class Users:
         for name in (*map(str, range(8)), "twice", "given"):
             (self.witness / name).touch()
             (self.witness / name).chmod(0o666)
-        self.stages = {uid: self._stage(folder / str(uid), uid, spare) for uid in USERS}
+        self.workspaces = {uid: self._workspace(folder / str(uid), uid, spare) for uid in USERS}
         self.killed: Counter[str] = Counter()
-        self._live: dict[tuple[int, int], Live] = {}
+        self._live: dict[tuple[int, int], RunningCommand] = {}
 
-    def _stage(self, folder: Path, uid: int, spare: Path) -> Stage:
+    def _workspace(self, folder: Path, uid: int, spare: Path) -> Workspace:
         folder.mkdir()
-        made = Stage(folder, "process")
+        made = Workspace(folder, "process")
         made.env["TRAINWRIGHT_LEASES"] = str(self.leases)
         made.before = become(uid, spare)
         made.state.mkdir()
@@ -328,17 +328,17 @@ class Users:
             if live is None or live.process.poll() is not None:
                 self._live[uid, slot] = self._start(uid, slot)
 
-    def _start(self, uid: int, slot: int) -> Live:
+    def _start(self, uid: int, slot: int) -> RunningCommand:
         program = container("python3", "-uSc", WITNESS.replace("{witness}", str(self.witness)))
         ask = {"limits": {GPU: self.chance.choice([1, 2, 3, 4, 8])}}
         replicas = self.chance.choice([1, 2])
         body = job(role("worker", {**program, "resources": ask}, replicas=replicas, restarts=2), name=f"job-{slot}")
-        return self.stages[uid].start("run", "--gpus", "8", "--timeout", "120", body)
+        return self.workspaces[uid].start("run", "--gpus", "8", "--timeout", "120", body)
 
     def kill_one(self) -> None:
         """An engine, a supervisor or a pod of either user, if there is one."""
         kind = self.chance.choice(["-m trainwright run", "supervisor.main", "python3 -uSc"])
-        found = [*self.stages[self.chance.choice(USERS)].pids(kind)]
+        found = [*self.workspaces[self.chance.choice(USERS)].pids(kind)]
         if found:
             with suppress(ProcessLookupError):
                 os.kill(self.chance.choice(found), signal.SIGKILL)
@@ -348,7 +348,7 @@ class Users:
         """Kill all engines, and wait until everything has ended."""
         for run in self._live.values():
             run.process.kill()
-        until(lambda: not any(stage.pids() for stage in self.stages.values()), "every process has ended")
+        until(lambda: not any(workspace.pids() for workspace in self.workspaces.values()), "every process has ended")
 
 
 @pytest.fixture
@@ -360,8 +360,8 @@ def users() -> Iterator[Users]:
     folder.chmod(0o755)
     made = Users(folder)
     yield made
-    for stage in made.stages.values():
-        stage.close()
+    for workspace in made.workspaces.values():
+        workspace.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -372,7 +372,7 @@ def test_two_users_and_kill_9_at_random_never_get_one_device_twice(
     deadline = time.monotonic() + MOST_SECONDS
     while time.monotonic() < deadline and (users.killed.total() < KILLS or len(users.given) < PODS):
         users.keep_running()
-        time.sleep(users.chance.uniform(0.1, 0.6))
+        time.sleep(users.chance.uniform(0.05, 0.3))
         if users.chance.random() < 0.5:
             users.kill_one()
     users.end()
@@ -380,14 +380,14 @@ def test_two_users_and_kill_9_at_random_never_get_one_device_twice(
     assert (users.witness / "twice").read_text() == ""
     assert {line.split()[0] for line in users.given} == set(map(str, USERS)), users.given
     assert len(users.given) >= PODS, users.killed
-    assert leases(users.stages[USERS[0]]) == []
+    assert leases(users.workspaces[USERS[0]]) == []
     record_property(
         "figure", f"{len(users.given)} pods of two users had GPUs, none twice; killed: {dict(users.killed)}"
     )
 
 
 def test_one_user_waits_for_the_devices_of_another(users: Users) -> None:
-    first, second = (users.stages[uid] for uid in USERS)
+    first, second = (users.workspaces[uid] for uid in USERS)
     held = first.start("run", "--gpus", "8", asks(waiting(first), 6, "first"))
     held.until("| has 0,1,2,3,4,5")
     run = second.start("run", "--gpus", "8", asks("echo has $CUDA_VISIBLE_DEVICES", 8, "second"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from e2e_jobs import Body, container, job, python, role, shell, worker
-from e2e_stage import Done, Stage
+from e2e_workspace import FinishedCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -38,15 +38,15 @@ ENDS: dict[str, tuple[Body, str, str]] = {
 }
 
 
-def ends(done: Done) -> dict[str, dict[str, Any]]:
+def ends(done: FinishedCommand) -> dict[str, dict[str, Any]]:
     """How each job ended, by its name."""
     return {item["name"]: item for item in done.items if item["type"] == "end"}
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_the_cause_is_what_happened(stage: Stage, case: str) -> None:
+def test_the_cause_is_what_happened(workspace: Workspace, case: str) -> None:
     command, cause, hint = ENDS[case]
-    done = stage.run("run", "-o", "json", job(role("worker", command)))
+    done = workspace.run("run", "-o", "json", job(role("worker", command)))
 
     assert done.code == 1, done.said
     end = ends(done)["e2e"]
@@ -60,7 +60,7 @@ def test_the_cause_is_what_happened(stage: Stage, case: str) -> None:
         assert "SIGKILL" not in done.out
 
 
-def test_a_full_shared_memory_is_explained(sandbox: Stage) -> None:
+def test_a_full_shared_memory_is_explained(sandbox: Workspace) -> None:
     program = (
         "import mmap; file = open('/dev/shm/big', 'w+b'); file.truncate(1 << 23); "
         "memory = mmap.mmap(file.fileno(), 1 << 23); memory[:] = bytes(1 << 23)"
@@ -75,7 +75,7 @@ def test_a_full_shared_memory_is_explained(sandbox: Stage) -> None:
     assert "/dev/shm was probably full; mount an emptyDir with `medium: Memory` and a larger `sizeLimit`" in done.out
 
 
-def test_each_job_has_its_own_duration(process: Stage) -> None:
+def test_each_job_has_its_own_duration(process: Workspace) -> None:
     """From the line that says that the job is there to the line that says that it has succeeded, within half a second.
 
     The first job takes far less than a second, and the run goes on without it.
@@ -106,7 +106,7 @@ def training(**annotations: str) -> Body:
     }
 
 
-def test_the_annotation_that_ended_a_job_is_named(process: Stage) -> None:
+def test_the_annotation_that_ended_a_job_is_named(process: Workspace) -> None:
     run = process.start("run", training(note="x"))
     run.until("trainer-0 | up")
     assert process.run("annotate", "e2e", "preempted=the rack is needed").code == 0
@@ -129,7 +129,7 @@ def tfjob(command: Body, **policy: Any) -> Body:
     }
 
 
-def test_a_limit_of_1_is_explained(process: Stage) -> None:
+def test_a_limit_of_1_is_explained(process: Workspace) -> None:
     done = process.run("run", tfjob(shell("exit 3", name="tensorflow"), backoffLimit=1))
 
     assert done.code == 1, done.said
@@ -137,7 +137,7 @@ def test_a_limit_of_1_is_explained(process: Stage) -> None:
     assert "the restart limit (backoffLimit) of 1 is reached: 1 restart counts against it" in done.out
 
 
-def test_a_limit_of_1_allows_no_new_pod(process: Stage) -> None:
+def test_a_limit_of_1_allows_no_new_pod(process: Workspace) -> None:
     body = tfjob(shell("exit 137", name="tensorflow"), backoffLimit=1)
     body["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
     done = process.run("run", body)
@@ -149,7 +149,7 @@ def test_a_limit_of_1_allows_no_new_pod(process: Stage) -> None:
     )
 
 
-def test_a_crash_loop_is_not_shown_as_running(process: Stage) -> None:
+def test_a_crash_loop_is_not_shown_as_running(process: Workspace) -> None:
     run = process.start("run", "-o", "json", tfjob(shell("exit 3", name="tensorflow")))
     run.until('"phase":"CrashLoopBackOff"')
     shown = process.run("get", "e2e")

@@ -6,15 +6,15 @@ import re
 import socket
 
 from e2e_jobs import job, python, role, shell, worker
-from e2e_stage import EXAMPLES, Stage
 from e2e_traces import space
+from e2e_workspace import EXAMPLES, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 
 FORMS = ("", ".default", ".default.svc", ".default.svc.cluster.local")
 
 
-def test_two_replicas_listen_on_one_port_and_find_each_other_under_all_names(sandbox: Stage) -> None:
+def test_two_replicas_listen_on_one_port_and_find_each_other_under_all_names(sandbox: Workspace) -> None:
     done = sandbox.run("run", str(EXAMPLES / "local/ports.yaml"))
 
     assert done.code == 0, done.said
@@ -25,7 +25,7 @@ def test_two_replicas_listen_on_one_port_and_find_each_other_under_all_names(san
             assert re.search(answer, done.out, re.MULTILINE), answer
 
 
-def test_every_pod_knows_itself_too(sandbox: Stage) -> None:
+def test_every_pod_knows_itself_too(sandbox: Workspace) -> None:
     program = """
 import json, os, socket
 me = socket.gethostname()
@@ -49,7 +49,7 @@ print(json.dumps({
         assert max(one["ids"]) < 20  # nobody else's processes
 
 
-def test_a_restarted_replica_keeps_its_address(sandbox: Stage) -> None:
+def test_a_restarted_replica_keeps_its_address(sandbox: Workspace) -> None:
     program = "import socket, sys; print(socket.gethostbyname(socket.gethostname())); sys.exit(1)"
     done = sandbox.run("run", "-o", "json", job(role("worker", python(program), restarts=1), port=2222))
 
@@ -59,7 +59,7 @@ def test_a_restarted_replica_keeps_its_address(sandbox: Stage) -> None:
     assert said[0] == said[1]
 
 
-def test_names_of_another_job_of_the_run_resolve(sandbox: Stage) -> None:
+def test_names_of_another_job_of_the_run_resolve(sandbox: Workspace) -> None:
     # What is asked for too early goes to the machine's name server, which may take its time.
     ask = "until grep two-worker-0 /etc/hosts; do sleep 0.1; done; getent ahostsv4 two-worker-0.default.svc"
     asked = sandbox.work / "asked"
@@ -71,7 +71,7 @@ def test_names_of_another_job_of_the_run_resolve(sandbox: Stage) -> None:
     assert done.code == 0, done.said
 
 
-def test_host_network_is_this_machines(sandbox: Stage) -> None:
+def test_host_network_is_this_machines(sandbox: Workspace) -> None:
     tell = "readlink /proc/self/ns/net; readlink /proc/self/ns/pid"
     done = sandbox.run("run", "-o", "json", worker(tell, hostNetwork=True))
 
@@ -82,7 +82,7 @@ def test_host_network_is_this_machines(sandbox: Stage) -> None:
     assert said[1] != space("pid")
 
 
-def test_plain_processes_have_an_address_each(process: Stage) -> None:
+def test_plain_processes_have_an_address_each(process: Workspace) -> None:
     talk = """
 import socket, time
 server = socket.create_server(("$(service.%s[0].host)", $(service.port[talk])))
@@ -104,7 +104,7 @@ def free() -> int:
         return int(one.getsockname()[1])
 
 
-def test_a_taken_port_in_the_process_runtime_names_the_sandbox(process: Stage) -> None:
+def test_a_taken_port_in_the_process_runtime_names_the_sandbox(process: Workspace) -> None:
     listen = f"""
 import socket, time
 time.sleep(0.3 * $(rank))

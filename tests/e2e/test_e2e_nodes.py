@@ -8,7 +8,7 @@ import time
 
 import pytest
 from e2e_jobs import Body, job, python, role, shell, worker
-from e2e_stage import Done, Stage, until
+from e2e_workspace import FinishedCommand, Workspace, until
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -16,7 +16,7 @@ GPU = "nvidia.com/gpu"
 CPUS = len(os.sched_getaffinity(0))
 
 
-def said(done: Done) -> dict[str, list[str]]:
+def said(done: FinishedCommand) -> dict[str, list[str]]:
     """What each replica printed."""
     found: dict[str, list[str]] = {}
     for item in done.items:
@@ -25,57 +25,57 @@ def said(done: Done) -> dict[str, list[str]]:
     return found
 
 
-def test_replicas_are_spread_over_nodes_and_outlive_one(stage: Stage) -> None:
+def test_replicas_are_spread_over_nodes_and_outlive_one(workspace: Workspace) -> None:
     """Kill one node's agent: its replica is restarted elsewhere, and the job succeeds."""
-    wait = f"echo on $NODE; until [ -e {stage.work}/go ]; do sleep 0.05; done; echo done"
+    wait = f"echo on $NODE; until [ -e {workspace.work}/go ]; do sleep 0.05; done; echo done"
     env = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
     body = job(role("worker", shell(wait, env=env), replicas=3, restarts=3), port=2222)
-    run = stage.start("run", "--nodes", "3", body)
+    run = workspace.start("run", "--nodes", "3", body)
     until(lambda: run.said.count("| on node-") == 3, "all are up")
     assert sorted(re.findall(r"\| on (node-\d)", run.said)) == ["node-0", "node-1", "node-2"]
     (lost,) = re.findall(r"worker-(\d) \| on node-1", run.said)
 
-    agent = agent_of(stage, "node-1")
+    agent = agent_of(workspace, "node-1")
     os.kill(agent, signal.SIGKILL)
     until(lambda: run.said.count("| on node-") == 4, "it is restarted")
-    (stage.work / "go").touch()
+    (workspace.work / "go").touch()
     done = run.end()
 
     assert done.code == 0, done.said
     assert f"node-1 is lost: its agent (process {agent})" in done.out
     assert re.findall(rf"worker-{lost} \| on (node-\d)", done.out)[1] in ("node-0", "node-2")
     assert done.out.count("| done") == 3
-    assert stage.left() == []
+    assert workspace.left() == []
 
 
-def agent_of(stage: Stage, node: str) -> int:
+def agent_of(workspace: Workspace, node: str) -> int:
     """The process of that node's agent."""
-    agents = stage.pids("trainwright.local.agent_main")
+    agents = workspace.pids("trainwright.local.agent_main")
     (found,) = (pid for pid, words in agents.items() if f'"node":"{node}"' in words)
     return found
 
 
 @pytest.mark.parametrize("nodes", [["node-1"], ["node-0", "node-1"]], ids=["one of two", "all"])
-def test_a_node_that_is_started_again_is_used_again(stage: Stage, nodes: list[str]) -> None:
+def test_a_node_that_is_started_again_is_used_again(workspace: Workspace, nodes: list[str]) -> None:
     """What fits nowhere else waits for it, even if no node is left meanwhile."""
-    wait = f"echo up; until [ -e {stage.work}/go ]; do sleep 0.05; done; echo done"
+    wait = f"echo up; until [ -e {workspace.work}/go ]; do sleep 0.05; done; echo done"
     body = job(role("worker", shell(wait, resources={"limits": {GPU: 2}}), replicas=2, restarts=3), port=2222)
-    run = stage.start("run", "--nodes", "2", "--gpus", "4", "--revive", "1s", body)
+    run = workspace.start("run", "--nodes", "2", "--gpus", "4", "--revive", "1s", body)
     until(lambda: run.said.count("| up") == 2, "all are up")
 
     for node in nodes:
-        os.kill(agent_of(stage, node), signal.SIGKILL)
+        os.kill(agent_of(workspace, node), signal.SIGKILL)
     until(lambda: run.said.count("| up") == 2 + len(nodes), "it is restarted")
-    (stage.work / "go").touch()
+    (workspace.work / "go").touch()
     done = run.end()
 
     assert done.code == 0, done.said
     assert done.out.count("is started again") == len(nodes)
     assert done.out.count("| done") == 2
-    assert stage.left() == []
+    assert workspace.left() == []
 
 
-def test_a_run_ends_while_a_node_is_to_be_started_again(process: Stage) -> None:
+def test_a_run_ends_while_a_node_is_to_be_started_again(process: Workspace) -> None:
     wait = f"until [ -e {process.work}/go ]; do sleep 0.05; done; echo done"
     run = process.start("run", "--nodes", "2", "--revive", "1h", worker(wait, replicas=1))
     idle = until(lambda: re.findall(r"on node-(\d)|node-(\d)", run.said), "it has a node")
@@ -88,7 +88,7 @@ def test_a_run_ends_while_a_node_is_to_be_started_again(process: Stage) -> None:
     assert process.left() == []
 
 
-def test_pods_on_different_nodes_reach_each_other_by_name(sandbox: Stage) -> None:
+def test_pods_on_different_nodes_reach_each_other_by_name(sandbox: Workspace) -> None:
     talk = """
 import socket, time
 server = socket.create_server(("0.0.0.0", 2222))
@@ -110,19 +110,19 @@ time.sleep(1)  # so that each replica is seen running on its node
     assert {"node-0", "node-1"} <= set(re.findall(r"node-\d", done.out))
 
 
-def test_an_engine_of_many_nodes_that_is_killed_takes_everything_along(stage: Stage) -> None:
-    run = stage.start("run", "--nodes", "2", worker("echo up; exec sleep 304", replicas=2))
+def test_an_engine_of_many_nodes_that_is_killed_takes_everything_along(workspace: Workspace) -> None:
+    run = workspace.start("run", "--nodes", "2", worker("echo up; exec sleep 304", replicas=2))
     until(lambda: run.said.count("| up") == 2)
 
     run.process.kill()
     run.end()
 
-    until(lambda: not stage.left(), f"{stage.left()}")
+    until(lambda: not workspace.left(), f"{workspace.left()}")
 
 
-def test_ctrl_c_ends_many_nodes_in_good_order(stage: Stage) -> None:
+def test_ctrl_c_ends_many_nodes_in_good_order(workspace: Workspace) -> None:
     polite = "trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    run = stage.start("run", "--nodes", "2", worker(polite, replicas=2), start_new_session=True)
+    run = workspace.start("run", "--nodes", "2", worker(polite, replicas=2), start_new_session=True)
     until(lambda: run.said.count("| up") == 2)
 
     os.killpg(run.pid, signal.SIGINT)
@@ -130,10 +130,10 @@ def test_ctrl_c_ends_many_nodes_in_good_order(stage: Stage) -> None:
 
     assert done.code == 130, done.said
     assert done.out.count("| leaving") == 2
-    assert stage.left() == []
+    assert workspace.left() == []
 
 
-def test_gpus_are_handed_out_once(process: Stage) -> None:
+def test_gpus_are_handed_out_once(process: Workspace) -> None:
     both = " && ".join(f"[ -e {process.work}/up-{rank} ]" for rank in range(2))
     hold = f"touch {process.work}/up-$(rank); until {both}; do sleep 0.05; done"
     take = shell(f"echo $CUDA_VISIBLE_DEVICES; {hold}", resources={"limits": {GPU: 2}})
@@ -147,7 +147,7 @@ def test_gpus_are_handed_out_once(process: Stage) -> None:
     assert seen["other-0"][0] in ("[]", "[-1]", "[NoDevFiles]")
 
 
-def test_what_does_not_fit_waits_says_why_and_runs_when_there_is_room(process: Stage) -> None:
+def test_what_does_not_fit_waits_says_why_and_runs_when_there_is_room(process: Workspace) -> None:
     most = {"requests": {GPU: 3}, "limits": {GPU: 3}}
     tell = f"echo begin; until [ -e {process.work}/go ]; do sleep 0.05; done; echo end"
     run = process.start("run", "--gpus", "4", job(role("worker", shell(tell, resources=most), replicas=2)))
@@ -161,7 +161,7 @@ def test_what_does_not_fit_waits_says_why_and_runs_when_there_is_room(process: S
     assert order == [f"worker-{rank} | {word}" for rank in (0, 1) for word in ("begin", "end")]
 
 
-def test_cpu_requests_are_respected(process: Stage) -> None:
+def test_cpu_requests_are_respected(process: Workspace) -> None:
     """Never more at once than there is CPU for."""
     ask = {"requests": {"cpu": str(CPUS * 0.6)}}
     alone = f"mkdir {process.work}/lock || exit 1; sleep 0.3; rmdir {process.work}/lock"
@@ -180,14 +180,14 @@ def gang(replicas: int, script: str, gpus: int) -> Body:
     )
 
 
-def test_a_gang_that_can_never_fit_is_refused(process: Stage) -> None:
+def test_a_gang_that_can_never_fit_is_refused(process: Workspace) -> None:
     done = process.run("run", "--gpus", "4", gang(5, "true", 1))
 
     assert (done.code, done.out) == (2, "")
     assert "can never fit: gang needs 5 pods at once: nvidia.com/gpu: needs 5 together, all nodes have 4" in done.err
 
 
-def test_a_gang_waits_as_a_whole(process: Stage) -> None:
+def test_a_gang_waits_as_a_whole(process: Workspace) -> None:
     """Room for three of four is no room."""
     wait = shell("echo hold; until [ -e go ]; do sleep 0.05; done", resources={"limits": {GPU: 1}})
     holder = job(role("holder", wait), name="holder")
@@ -209,7 +209,7 @@ def test_a_gang_waits_as_a_whole(process: Stage) -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_nodes_share_the_machine_out(process: Stage, nodes: int) -> None:
+def test_nodes_share_the_machine_out(process: Workspace, nodes: int) -> None:
     body = job(role("worker", shell("true", resources={"limits": {GPU: 3}})))
     done = process.run("run", "--nodes", str(nodes), "--gpus", "4", body)
 

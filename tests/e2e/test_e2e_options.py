@@ -6,21 +6,21 @@ import re
 
 import pytest
 from e2e_jobs import beside, job, role, shell, worker
-from e2e_stage import Stage
+from e2e_workspace import Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 
 CONTAINER = "spec.replicaSpecs[worker].template.spec.containers[main]"
 
 
-def test_standard_input_is_a_file(process: Stage) -> None:
+def test_standard_input_is_a_file(process: Workspace) -> None:
     text = json.dumps(worker("echo hello"))
 
     assert "worker-0 | hello" in process.run("run", "-", given=text).out
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_a_status_that_was_copied_from_a_cluster_says_nothing_here(process: Stage, phase: str) -> None:
+def test_a_status_that_was_copied_from_a_cluster_says_nothing_here(process: Workspace, phase: str) -> None:
     """`kubectl get -o yaml` prints it. An API server ignores the status of a new object, and so does a run."""
     done = process.run("run", worker("echo hello") | {"status": {"phase": phase, "aggregate": {"running": 1}}})
 
@@ -28,7 +28,7 @@ def test_a_status_that_was_copied_from_a_cluster_says_nothing_here(process: Stag
     assert "worker-0 | hello" in done.out
 
 
-def test_a_namespace_is_for_objects_that_name_none(process: Stage) -> None:
+def test_a_namespace_is_for_objects_that_name_none(process: Workspace) -> None:
     other = job(role("worker", shell("echo $A", envFrom=[{"configMapRef": {"name": "settings"}}])))
     settings = beside("ConfigMap", "settings", data={"A": "from the same namespace"})
     done = process.run("run", "-n", "mine", process.write(settings, other))
@@ -42,7 +42,7 @@ def test_a_namespace_is_for_objects_that_name_none(process: Stage) -> None:
     assert "document 2 is for namespace 'lab', not 'mine'" in refused.err
 
 
-def test_fields_can_be_set(process: Stage) -> None:
+def test_fields_can_be_set(process: Workspace) -> None:
     changes = {
         "spec.replicaSpecs[0].replicas": "3",
         f"{CONTAINER}.command[2]": "echo $WORD $(rank)",
@@ -65,7 +65,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("change", BAD)
-def test_a_change_that_makes_no_sense_is_refused(process: Stage, change: str) -> None:
+def test_a_change_that_makes_no_sense_is_refused(process: Workspace, change: str) -> None:
     done = process.run("run", "--set", change, worker("true"))
 
     assert (done.code, done.out) == (2, "")
@@ -75,14 +75,14 @@ def test_a_change_that_makes_no_sense_is_refused(process: Stage, change: str) ->
 
 
 @pytest.mark.parametrize("options", ["--timeout -1", "--nodes 0", "-n A_b"])
-def test_an_option_that_makes_no_sense_is_refused(process: Stage, options: str) -> None:
+def test_an_option_that_makes_no_sense_is_refused(process: Workspace, options: str) -> None:
     done = process.run("run", *options.split(), worker("true"))
 
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err
 
 
-def test_several_jobs_run_side_by_side_and_one_failure_is_the_outcome(process: Stage) -> None:
+def test_several_jobs_run_side_by_side_and_one_failure_is_the_outcome(process: Workspace) -> None:
     meet = f"touch {process.work}/%s; until [ -e {process.work}/%s ]; do sleep 0.05; done; echo met"
     one, two = worker(meet % ("one", "two"), name="one"), worker(meet % ("two", "one"), name="two")
     bad = worker("echo bad luck; exit 5", name="bad")
@@ -102,7 +102,7 @@ def test_several_jobs_run_side_by_side_and_one_failure_is_the_outcome(process: S
         path.unlink()
 
 
-def test_a_timeout_says_what_was_still_waited_for(process: Stage) -> None:
+def test_a_timeout_says_what_was_still_waited_for(process: Workspace) -> None:
     half = {"requests": {"cpu": "0.6"}}
     total = 20  # more than any machine of ours has room for
     many = job(role("worker", shell("exec sleep 600", resources=half), replicas=total))
@@ -113,7 +113,7 @@ def test_a_timeout_says_what_was_still_waited_for(process: Stage) -> None:
     assert re.search(r"cpu: needs 0\.6, .*free", done.out), done.out
 
 
-def test_the_last_runs_are_kept_and_can_be_read(process: Stage) -> None:
+def test_the_last_runs_are_kept_and_can_be_read(process: Workspace) -> None:
     for number in range(6):
         done = process.run("run", "--no-logs", worker(f"echo run {number}"))
         assert done.code == 0
@@ -125,7 +125,7 @@ def test_the_last_runs_are_kept_and_can_be_read(process: Stage) -> None:
     assert process.run("logs", "--run", kept[0], "e2e").out == "run 1\n"
 
 
-def test_what_has_no_meaning_here_is_skipped_and_said(process: Stage) -> None:
+def test_what_has_no_meaning_here_is_skipped_and_said(process: Workspace) -> None:
     other = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
     done = process.run("run", process.write(other, worker("true")))
 

@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_stage import EXAMPLES, Live, Stage, until
-
-sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 from cluster_binaries import MissingError, find
 from cluster_process import Process
+from e2e_workspace import EXAMPLES, RunningCommand, Workspace, until
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.paddle
@@ -80,19 +78,19 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
         made.process.kill()
 
 
-def started(stage: Stage, etcd: Etcd) -> Live:
+def started(workspace: Workspace, etcd: Etcd) -> RunningCommand:
     """The example with its checkpoints and its logs in a folder of the test."""
-    saved = stage.folder / "checkpoints"
+    saved = workspace.folder / "checkpoints"
     saved.mkdir()
     volume = json.dumps({"name": "checkpoints", "hostPath": {"path": str(saved)}})
     changes = [f"{POD}.volumes[checkpoints]={volume}", f"{MAIN}.volumeMounts[checkpoints].mountPath={saved}"]
     given = {"CHECKPOINTS": str(saved), "STEPS": "200"}
-    given["PADDLE_LOG_DIR"] = str(stage.folder / "$(POD)")
+    given["PADDLE_LOG_DIR"] = str(workspace.folder / "$(POD)")
     changes += [f"{MAIN}.env[{name}].value='{value}'" for name, value in given.items()]
     words = [word for change in changes for word in ("--set", change)]
-    path = os.pathsep.join([str(Path(sys.prefix) / "paddle" / "bin"), stage.env["PATH"]])
+    path = os.pathsep.join([str(Path(sys.prefix) / "paddle" / "bin"), workspace.env["PATH"]])
     file = str(EXAMPLES / "paddlejob" / "elastic.yaml")
-    return stage.start("run", "--etcd-server", etcd.place, *words, file, env=stage.env | {"PATH": path})
+    return workspace.start("run", "--etcd-server", etcd.place, *words, file, env=workspace.env | {"PATH": path})
 
 
 def steps(said: str, size: int) -> list[int]:
@@ -100,7 +98,7 @@ def steps(said: str, size: int) -> list[int]:
     return [int(step) for step in re.findall(rf"worker-0 \| step +(\d+)/200 .* by {size} workers", said)]
 
 
-def grows(run: Live, size: int) -> int:
+def grows(run: RunningCommand, size: int) -> int:
     """Wait until so many workers have made more steps than anybody had; the last one."""
     known = max([0, *steps(run.said, 2), *steps(run.said, 3)])
     deadline = time.monotonic() + PATIENCE
@@ -111,10 +109,10 @@ def grows(run: Live, size: int) -> int:
     return max(steps(run.said, size))
 
 
-def processes(stage: Stage, address: str) -> list[int]:
+def processes(workspace: Workspace, address: str) -> list[int]:
     """Those of the pod at this address."""
     found = []
-    for pid in stage.pids("-uc"):
+    for pid in workspace.pids("-uc"):
         with suppress(OSError):
             if f"POD_IP={address}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(pid)
@@ -122,7 +120,7 @@ def processes(stage: Stage, address: str) -> list[int]:
 
 
 def test_a_job_of_three_goes_on_with_two_and_three_and_a_worker_that_is_killed_joins_again(
-    process: Stage, etcd: Etcd, record_property: Record
+    process: Workspace, etcd: Etcd, record_property: Record
 ) -> None:
     etcd.ask("put", key=NP, value="3")  # as a launcher before 2.3 keeps it
     run = started(process, etcd)

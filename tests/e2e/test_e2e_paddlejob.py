@@ -6,26 +6,26 @@ import re
 import pytest
 import yaml
 from e2e_jobs import Body
-from e2e_stage import EXAMPLES, Done, Stage
+from e2e_workspace import EXAMPLES, FinishedCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 
 PADDLEJOB = EXAMPLES / "paddlejob"
 
 
-def status(stage: Stage, name: str) -> Body:
+def status(workspace: Workspace, name: str) -> Body:
     """The final status of a job."""
-    found: Body = yaml.safe_load((stage.folder_of(name) / "status.yaml").read_text())["status"]
+    found: Body = yaml.safe_load((workspace.folder_of(name) / "status.yaml").read_text())["status"]
     return found
 
 
-def places(done: Done) -> dict[str, str]:
+def places(done: FinishedCommand) -> dict[str, str]:
     """Where each replica says it is: its host and its port."""
     found = re.findall(r"^(\S+) \| (?:PSERVER|TRAINER) \d of 2 servers and 2 workers is at (\S+)$", done.out, re.M)
     return dict(found)
 
 
-def trained(done: Done) -> None:
+def trained(done: FinishedCommand) -> None:
     """Both workers have come to a low loss, and both servers hold what they found."""
     for worker in ("worker-0", "worker-1"):
         found = [float(loss) for loss in re.findall(rf"^{worker} \| step \d+/60  loss ([\d.]+)$", done.out, re.M)]
@@ -43,50 +43,50 @@ def trained(done: Done) -> None:
         ("wide_and_deep_volcano", "wide-and-deep-volcano"),
     ],
 )
-def test_servers_and_workers_find_each_other_and_train(stage: Stage, name: str, job: str) -> None:
-    done = stage.run("run", str(PADDLEJOB / f"{name}.yaml"))
+def test_servers_and_workers_find_each_other_and_train(workspace: Workspace, name: str, job: str) -> None:
+    done = workspace.run("run", str(PADDLEJOB / f"{name}.yaml"))
 
     assert done.code == 0, done.said
     assert done.err == "" or (name == "wide_and_deep_volcano" and "ignores queues" in done.err), done.said
     trained(done)
     assert set(places(done)) == {"ps-0", "ps-1", "worker-0", "worker-1"}
     ports = {place.rsplit(":", 1)[1] for place in places(done).values()}
-    assert (ports == {"36000"}) is (stage.runtime == "sandbox")
-    said = status(stage, job)
+    assert (ports == {"36000"}) is (workspace.runtime == "sandbox")
+    said = status(workspace, job)
     assert (said["phase"], said["mode"]) == ("Completed", "PS")
-    assert stage.left() == []
+    assert workspace.left() == []
 
 
 @pytest.mark.parametrize("intranet", ["Service", "Host"])
-def test_by_name_and_on_the_hosts_network_too(stage: Stage, intranet: str) -> None:
-    done = stage.run("run", "--set", f"spec.intranet={intranet}", str(PADDLEJOB / "design.yaml"))
+def test_by_name_and_on_the_hosts_network_too(workspace: Workspace, intranet: str) -> None:
+    done = workspace.run("run", "--set", f"spec.intranet={intranet}", str(PADDLEJOB / "design.yaml"))
 
     assert (done.code, done.err) == (0, ""), done.said
     trained(done)
     found = places(done)
-    if intranet == "Service" and stage.runtime == "sandbox":
+    if intranet == "Service" and workspace.runtime == "sandbox":
         assert found["ps-1"] == "wide-ande-deep-ps-1.default:36000"
     # Paddle's launcher counts hosts: two workers at one would each train alone.
     assert len({place.rsplit(":", 1)[0] for place in found.values()}) == 4
 
 
-def test_workers_decide_where_the_manifest_says_so(stage: Stage) -> None:
-    done = stage.run("run", str(PADDLEJOB / "deepfm.yaml"))
+def test_workers_decide_where_the_manifest_says_so(workspace: Workspace) -> None:
+    done = workspace.run("run", str(PADDLEJOB / "deepfm.yaml"))
 
     assert done.code == 0, done.said
     trained(done)
-    assert status(stage, "deepfm")["phase"] == "Completed"
+    assert status(workspace, "deepfm")["phase"] == "Completed"
     assert re.search(r"^ *[\d.]+s  ps-1  Stopped", done.out, re.M), done.out
 
 
-def test_an_elastic_server_that_pods_do_not_reach_is_told_of(stage: Stage) -> None:
-    done = stage.run("run", "--etcd-server", "localhost:1", str(PADDLEJOB / "design.yaml"))
+def test_an_elastic_server_that_pods_do_not_reach_is_told_of(workspace: Workspace) -> None:
+    done = workspace.run("run", "--etcd-server", "localhost:1", str(PADDLEJOB / "design.yaml"))
 
     assert done.code == 0, done.said
-    assert ("notice: pods cannot reach localhost of this machine" in done.out) is (stage.runtime == "sandbox")
+    assert ("notice: pods cannot reach localhost of this machine" in done.out) is (workspace.runtime == "sandbox")
 
 
-def test_a_gang_that_does_not_fit_starts_nobody(sandbox: Stage) -> None:
+def test_a_gang_that_does_not_fit_starts_nobody(sandbox: Workspace) -> None:
     much = "spec.ps.template.spec.containers[paddle].resources.limits.cpu=1000"
     done = sandbox.run("run", "--timeout", "3s", "--set", much, str(PADDLEJOB / "wide_and_deep_volcano.yaml"))
 

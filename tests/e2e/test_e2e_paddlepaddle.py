@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_stage import EXAMPLES, Done, Stage
+from e2e_workspace import EXAMPLES, FinishedCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.paddle
@@ -22,10 +22,10 @@ PATIENCE = 180.0
 Record = Callable[[str, object], None]
 
 
-def trained(stage: Stage, name: str, *options: str) -> Done:
+def trained(workspace: Workspace, name: str, *options: str) -> FinishedCommand:
     """An example, run to its end with the Python that has PaddlePaddle."""
-    path = os.pathsep.join([str(Path(sys.prefix) / "paddle" / "bin"), stage.env["PATH"]])
-    run = stage.start("run", *options, str(PADDLEJOB / f"{name}.yaml"), env=stage.env | {"PATH": path})
+    path = os.pathsep.join([str(Path(sys.prefix) / "paddle" / "bin"), workspace.env["PATH"]])
+    run = workspace.start("run", *options, str(PADDLEJOB / f"{name}.yaml"), env=workspace.env | {"PATH": path})
     return run.end(PATIENCE)
 
 
@@ -41,7 +41,7 @@ def figure(record: Record, what: str, found: list[float]) -> None:
 
 
 @pytest.mark.parametrize("intranet", ["PodIP", "Service"])
-def test_two_workers_train_one_network_together(sandbox: Stage, intranet: str, record_property: Record) -> None:
+def test_two_workers_train_one_network_together(sandbox: Workspace, intranet: str, record_property: Record) -> None:
     done = trained(sandbox, "resnet", "--gpus", "2", "--set", f"spec.intranet={intranet}")
 
     assert done.code == 0, done.said
@@ -56,7 +56,7 @@ def test_two_workers_train_one_network_together(sandbox: Stage, intranet: str, r
     figure(record_property, f"PaddlePaddle, 2 workers, {intranet}", found)
 
 
-def test_paddles_own_check_finds_two_workers(sandbox: Stage) -> None:
+def test_paddles_own_check_finds_two_workers(sandbox: Workspace) -> None:
     done = trained(sandbox, "simple")
 
     assert done.code == 0, done.said
@@ -69,7 +69,7 @@ def test_paddles_own_check_finds_two_workers(sandbox: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", ["wide_and_deep", "wide_and_deep_service"], ids=["PodIP", "Service"])
-def test_two_servers_hold_what_two_workers_learn(sandbox: Stage, name: str, record_property: Record) -> None:
+def test_two_servers_hold_what_two_workers_learn(sandbox: Workspace, name: str, record_property: Record) -> None:
     done = trained(sandbox, name)
 
     assert done.code == 0, done.said

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 from e2e_jobs import Body, beside, container, job, python, role, shell, worker
-from e2e_stage import Done, Stage, until
+from e2e_workspace import FinishedCommand, Workspace, until
 
 from trainwright.node.supervisor.resource_limits import Cgroups
 
 pytest_plugins = ["e2e_fixtures"]
 
 
-def said(done: Done, name: str = "main") -> list[str]:
+def said(done: FinishedCommand, name: str = "main") -> list[str]:
     """What a container printed."""
     return [item["text"] for item in done.items if item["type"] == "log" and item["container"] == name]
 
 
-def run(stage: Stage, *bodies: Body, code: int = 0) -> Done:
-    done = stage.run("run", "-o", "json", stage.write(*bodies))
+def run(workspace: Workspace, *bodies: Body, code: int = 0) -> FinishedCommand:
+    done = workspace.run("run", "-o", "json", workspace.write(*bodies))
     assert done.code == code, done.said
     return done
 
@@ -31,16 +31,16 @@ def run(stage: Stage, *bodies: Body, code: int = 0) -> Done:
 # -- containers ------------------------------------------------------------------------------------------------------
 
 
-def test_init_containers_run_in_order_before_the_others(stage: Stage) -> None:
-    note = f"echo $NAME >> {stage.work}/order"
+def test_init_containers_run_in_order_before_the_others(workspace: Workspace) -> None:
+    note = f"echo $NAME >> {workspace.work}/order"
     named = [shell(f"sleep 0.1; {note}", name=name, env=[{"name": "NAME", "value": name}]) for name in ("a", "b")]
-    run(stage, job(role("worker", shell(f"cat {stage.work}/order"), initContainers=named)))
+    run(workspace, job(role("worker", shell(f"cat {workspace.work}/order"), initContainers=named)))
 
-    assert (stage.work / "order").read_text() == "a\nb\n"
-    (stage.work / "order").unlink()
+    assert (workspace.work / "order").read_text() == "a\nb\n"
+    (workspace.work / "order").unlink()
 
 
-def test_an_init_container_that_fails_fails_the_replica(process: Stage) -> None:
+def test_an_init_container_that_fails_fails_the_replica(process: Workspace) -> None:
     broken = shell("echo no good; exit 4", name="prepare")
     done = run(process, job(role("worker", shell("echo never"), initContainers=[broken])), code=1)
 
@@ -49,15 +49,15 @@ def test_an_init_container_that_fails_fails_the_replica(process: Stage) -> None:
     assert said(done) == []
 
 
-def test_containers_of_a_pod_run_together(stage: Stage) -> None:
-    meet = f"touch {stage.work}/%s; until [ -e {stage.work}/%s ]; do sleep 0.05; done; echo met"
+def test_containers_of_a_pod_run_together(workspace: Workspace) -> None:
+    meet = f"touch {workspace.work}/%s; until [ -e {workspace.work}/%s ]; do sleep 0.05; done; echo met"
     pair = [shell(meet % names, name=names[0]) for names in (("one", "two"), ("two", "one"))]
-    done = run(stage, job(role("worker", *pair)))
+    done = run(workspace, job(role("worker", *pair)))
 
     assert said(done, "one") == said(done, "two") == ["met"]
 
 
-def test_containers_of_a_pod_share_their_network_and_memory(sandbox: Stage) -> None:
+def test_containers_of_a_pod_share_their_network_and_memory(sandbox: Workspace) -> None:
     serve = """
 import socket
 server = socket.create_server(("127.0.0.1", 80))
@@ -74,21 +74,21 @@ print(socket.create_connection(("127.0.0.1", 80)).recv(9).decode())
     assert said(done) == ["hello"]
 
 
-def test_a_pod_is_not_restarted_in_place(process: Stage) -> None:
+def test_a_pod_is_not_restarted_in_place(process: Workspace) -> None:
     """A GenericJob decides about restarts itself: by replica, with another pod."""
     done = run(process, worker("echo once; exit 1", restartPolicy="Always"), code=1)
 
     assert said(done) == ["once"]
 
 
-def test_the_working_directory_is_the_one_given_or_where_one_stands(stage: Stage) -> None:
-    done = run(stage, job(role("worker", shell("pwd"), shell("pwd", name="other", workingDir="/usr"))))
+def test_the_working_directory_is_the_one_given_or_where_one_stands(workspace: Workspace) -> None:
+    done = run(workspace, job(role("worker", shell("pwd"), shell("pwd", name="other", workingDir="/usr"))))
 
-    assert said(done) == [str(stage.work)]
+    assert said(done) == [str(workspace.work)]
     assert said(done, "other") == ["/usr"]
 
 
-def test_output_without_a_last_newline_and_odd_bytes_are_kept(process: Stage) -> None:
+def test_output_without_a_last_newline_and_odd_bytes_are_kept(process: Workspace) -> None:
     done = run(process, worker(r"printf 'a\tb\377\033[31mred\033[0m\nno end'"))
 
     assert said(done) == ["a\tb\ufffd\x1b[31mred\x1b[0m", "no end"]
@@ -99,7 +99,7 @@ def test_output_without_a_last_newline_and_odd_bytes_are_kept(process: Stage) ->
 # -- environment -----------------------------------------------------------------------------------------------------
 
 
-def test_environment_comes_from_everywhere(stage: Stage) -> None:
+def test_environment_comes_from_everywhere(workspace: Workspace) -> None:
     secret = beside("Secret", "tokens", stringData={"word": "sesame"}, data={"coded": "b3Blbg=="})
     settings = beside("ConfigMap", "settings", data={"RATE": "0.3", "not-a-name": "x"})
     env: list[Body] = [
@@ -115,7 +115,7 @@ def test_environment_comes_from_everywhere(stage: Stage) -> None:
     tell = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
     resources = {"requests": {"memory": "32Mi"}, "limits": {"cpu": "500m"}}
     more: dict[str, Any] = {"env": env, "envFrom": [{"configMapRef": {"name": "settings"}}], "resources": resources}
-    done = run(stage, secret, settings, job(role("worker", python(tell, args=["$(PLAIN)", "$(NONE)"], **more))))
+    done = run(workspace, secret, settings, job(role("worker", python(tell, args=["$(PLAIN)", "$(NONE)"], **more))))
 
     found, arguments = json.loads(said(done)[0])
     assert arguments == ["a", "$(NONE)"]
@@ -153,7 +153,7 @@ def mounted(script: str, path: str = "/data", **mount: Any) -> Body:
     return shell(script, volumeMounts=[{"name": "v", "mountPath": path, **mount}])
 
 
-def test_a_secret_and_a_config_map_are_files(sandbox: Stage) -> None:
+def test_a_secret_and_a_config_map_are_files(sandbox: Workspace) -> None:
     secret = beside("Secret", "tokens", stringData={"word": "sesame"})
     settings = beside("ConfigMap", "settings", data={"rate": "0.3", "other": "x"})
     mounts = [{"name": name, "mountPath": f"/etc/e2e/{name}", "readOnly": True} for name in ("secret", "settings")]
@@ -169,7 +169,7 @@ def test_a_secret_and_a_config_map_are_files(sandbox: Stage) -> None:
     assert [path for path in sandbox.state.rglob("*") if path.is_file() and b"sesame" in path.read_bytes()] == []
 
 
-def test_a_pod_reads_about_itself_and_from_several_sources_in_files(sandbox: Stage) -> None:
+def test_a_pod_reads_about_itself_and_from_several_sources_in_files(sandbox: Workspace) -> None:
     about = {"path": "about/name", "fieldRef": {"fieldPath": "metadata.name"}}
     sources = [
         {"configMap": {"name": "settings", "items": [{"key": "rate", "path": "rate"}]}},
@@ -191,7 +191,7 @@ def test_a_pod_reads_about_itself_and_from_several_sources_in_files(sandbox: Sta
     assert "there are no service accounts here: the file 'jwt' is left out" in done.err
 
 
-def test_a_claim_outlives_its_run(sandbox: Stage) -> None:
+def test_a_claim_outlives_its_run(sandbox: Workspace) -> None:
     claim = beside("PersistentVolumeClaim", "mine", spec={"accessModes": ["ReadWriteOnce"]})
     write = mounted("cat /data/count 2>/dev/null || echo nothing yet; echo x >> /data/count")
     body = job(role("worker", write, volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "mine"}}]))
@@ -201,7 +201,7 @@ def test_a_claim_outlives_its_run(sandbox: Stage) -> None:
     assert (sandbox.state / "volumes/default/mine/count").read_text() == "x\nx\n"
 
 
-def test_an_empty_dir_is_shared_by_containers_and_goes_with_the_pod(sandbox: Stage) -> None:
+def test_an_empty_dir_is_shared_by_containers_and_goes_with_the_pod(sandbox: Workspace) -> None:
     put, get = mounted("echo hello > /data/x"), mounted("cat /data/x; df -k /small | tail -1 | awk '{print $2}'")
     put["name"] = "put"
     get["volumeMounts"].append({"name": "m", "mountPath": "/small"})
@@ -213,7 +213,7 @@ def test_an_empty_dir_is_shared_by_containers_and_goes_with_the_pod(sandbox: Sta
 
 
 @pytest.mark.parametrize("where", ["/data/deep/er", "/usr/local/e2e", "/home/e2e"])
-def test_a_volume_can_be_mounted_where_nothing_is(sandbox: Stage, where: str) -> None:
+def test_a_volume_can_be_mounted_where_nothing_is(sandbox: Workspace, where: str) -> None:
     script = f"echo x > {where}/file; cat {where}/file; ls /usr/bin/env; cat /etc/hostname >/dev/null; echo ok"
     done = run(sandbox, job(role("worker", mounted(script, where), volumes=[{"name": "v", "emptyDir": {}}])))
 
@@ -221,15 +221,15 @@ def test_a_volume_can_be_mounted_where_nothing_is(sandbox: Stage, where: str) ->
     assert not Path(where).exists()
 
 
-def test_a_host_path_is_this_machines(stage: Stage) -> None:
-    shared = stage.work / "shared"
+def test_a_host_path_is_this_machines(workspace: Workspace) -> None:
+    shared = workspace.work / "shared"
     volume = {"name": "v", "hostPath": {"path": str(shared), "type": "DirectoryOrCreate"}}
-    run(stage, job(role("worker", mounted(f"echo hello > {shared}/x", str(shared)), volumes=[volume])))
+    run(workspace, job(role("worker", mounted(f"echo hello > {shared}/x", str(shared)), volumes=[volume])))
 
     assert (shared / "x").read_text() == "hello\n"
 
 
-def test_a_read_only_mount_cannot_be_written(sandbox: Stage) -> None:
+def test_a_read_only_mount_cannot_be_written(sandbox: Workspace) -> None:
     shared = sandbox.work / "shared"
     shared.mkdir()
     volume = {"name": "v", "hostPath": {"path": str(shared)}}
@@ -239,14 +239,14 @@ def test_a_read_only_mount_cannot_be_written(sandbox: Stage) -> None:
     assert [*shared.iterdir()] == []
 
 
-def test_tmp_is_a_pods_own(sandbox: Stage) -> None:
+def test_tmp_is_a_pods_own(sandbox: Workspace) -> None:
     done = run(sandbox, worker("ls /tmp | wc -l; touch /tmp/e2e-$HOSTNAME; ls /tmp | grep e2e-", replicas=2))
 
     assert sorted(line for line in said(done) if "e2e-" in line) == ["e2e-e2e-worker-0", "e2e-e2e-worker-1"]
     assert not [*Path("/tmp").glob("e2e-e2e-*")]  # noqa: S108 - that one is meant
 
 
-def test_an_active_virtual_environment_is_visible_also_below_tmp(sandbox: Stage) -> None:
+def test_an_active_virtual_environment_is_visible_also_below_tmp(sandbox: Workspace) -> None:
     """As one that was made for a trial is; the folders of the tests are below /tmp, too."""
     program = sandbox.folder / "venv/bin/mine"
     program.parent.mkdir(parents=True)
@@ -258,7 +258,7 @@ def test_an_active_virtual_environment_is_visible_also_below_tmp(sandbox: Stage)
     assert said(done) == ["from the environment"]
 
 
-def test_kept_files_are_where_they_were(sandbox: Stage) -> None:
+def test_kept_files_are_where_they_were(sandbox: Workspace) -> None:
     body = job(role("worker", mounted("echo kept > /data/x"), volumes=[{"name": "v", "emptyDir": {}}]))
     done = sandbox.run("run", "--keep", body)
 
@@ -270,11 +270,11 @@ def test_kept_files_are_where_they_were(sandbox: Stage) -> None:
 # -- hooks, probes, limits -------------------------------------------------------------------------------------------
 
 
-def test_hooks_run(stage: Stage) -> None:
+def test_hooks_run(workspace: Workspace) -> None:
     wait = "trap 'echo TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    notes = stage.work / "notes"
+    notes = workspace.work / "notes"
     hook = {name: {"exec": {"command": ["sh", "-c", f"echo {name} >> {notes}"]}} for name in ("postStart", "preStop")}
-    live = stage.start("run", job(role("worker", shell(wait, lifecycle=hook))))
+    live = workspace.start("run", job(role("worker", shell(wait, lifecycle=hook))))
     live.until("| ready")
     until(notes.exists)
     assert notes.read_text() == "postStart\n"
@@ -286,7 +286,7 @@ def test_hooks_run(stage: Stage) -> None:
     assert "worker-0 | TERM" in done.out
 
 
-def test_a_liveness_probe_that_fails_ends_the_container(process: Stage) -> None:
+def test_a_liveness_probe_that_fails_ends_the_container(process: Workspace) -> None:
     sick = process.work / "sick"
     probe = {"exec": {"command": ["test", "!", "-e", str(sick)]}, "periodSeconds": 1, "failureThreshold": 1}
     done = run(process, job(role("worker", shell(f"touch {sick}; sleep 30; echo never", livenessProbe=probe))), code=1)
@@ -295,7 +295,7 @@ def test_a_liveness_probe_that_fails_ends_the_container(process: Stage) -> None:
     assert any("its liveness probe failed" in item.get("reason", "") for item in done.items), done.items
 
 
-def test_a_replica_is_not_ready_until_its_probe_says_so(process: Stage) -> None:
+def test_a_replica_is_not_ready_until_its_probe_says_so(process: Workspace) -> None:
     ready = process.work / "ready"
     probe = {"exec": {"command": ["test", "-e", str(ready)]}, "periodSeconds": 1}
     live = process.start("run", job(role("worker", shell("exec sleep 60", readinessProbe=probe))))
@@ -312,24 +312,24 @@ _CGROUP_FREE = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup
 
 
 @pytest.mark.parametrize("cgroups", [True, False], ids=["cgroups if allowed", "no cgroups"])
-def test_a_container_that_takes_too_much_memory_is_named(stage: Stage, cgroups: bool) -> None:
+def test_a_container_that_takes_too_much_memory_is_named(workspace: Workspace, cgroups: bool) -> None:
     """The kernel kills it, or the supervisor does where it may make no cgroup; then a notice says so."""
     greedy = python("import time; x = bytearray(300 << 20); x[::4096] = b'y' * len(x[::4096]); time.sleep(600)")
     greedy["resources"] = {"limits": {"memory": "64Mi", "cpu": "1"}}
-    stage.before = _CGROUP_FREE if not cgroups and os.geteuid() == 0 else []
-    done = run(stage, job(role("worker", greedy)), code=1)
+    workspace.before = _CGROUP_FREE if not cgroups and os.geteuid() == 0 else []
+    done = run(workspace, job(role("worker", greedy)), code=1)
 
     (end,) = (item for item in done.items if item["type"] == "end")
     assert end["code"] == 137
     assert "OOMKilled" in end["cause"]
     assert "resources.limits.memory" in end["hint"]
     told = [item["text"] for item in done.items if item["type"] == "notice" and item["text"].startswith("limits.")]
-    refused = ["memory", "cpu"] if stage.before else [*Cgroups().refusals]
+    refused = ["memory", "cpu"] if workspace.before else [*Cgroups().refusals]
     expected = {"memory": "limits.memory is checked", "cpu": "limits.cpu is not"}
     assert [" ".join(text.split()[:3]) for text in told] == [expected[name] for name in refused]
 
 
-def test_arguments_reach_the_program_as_they_are(process: Stage) -> None:
+def test_arguments_reach_the_program_as_they_are(process: Workspace) -> None:
     odd = ["", " ", "a b", "$HOME", "*", "\\", "'", '"', "ü", "-", "--"]
     tell = container("python3", "-Sc", "import json, sys; print(json.dumps(sys.argv[1:]))", args=odd)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from e2e_jobs import Body, beside, container, job, role, shell, worker
-from e2e_stage import Done, Stage
+from e2e_workspace import FinishedCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -88,19 +88,19 @@ def test_what_cannot_be_had_is_refused_before_anything_starts(tmp_path: Path, no
     """All of it is told at once, each with its place."""
     if runtime == "sandbox" and no_sandbox:
         pytest.skip(no_sandbox)
-    stage, table = Stage(tmp_path, runtime), REFUSED | (IN_SANDBOX if runtime == "sandbox" else IN_PROCESS)
+    workspace, table = Workspace(tmp_path, runtime), REFUSED | (IN_SANDBOX if runtime == "sandbox" else IN_PROCESS)
     secret = beside("Secret", "tokens", stringData={"word": "x"})
     bodies = [body | {"metadata": {"name": name}} for name, (body, _) in table.items()]
-    file = stage.write(secret, *bodies)
+    file = workspace.write(secret, *bodies)
 
-    done = stage.run("run", file)
+    done = workspace.run("run", file)
 
     assert (done.code, done.out) == (2, ""), done.said
     for name, (_, why) in table.items():
         found = rf"^{re.escape(file)}:\d+: error: document \d+ \(GenericJob default/{name}\): {HERE}.*{why}"
         assert re.search(found, done.err, re.MULTILINE), (name, done.err)
     assert f"trainwright: nothing was started: this machine cannot run the jobs ({len(table)} problems)" in done.err
-    assert stage.left() == []
+    assert workspace.left() == []
 
 
 IMPOSSIBLE = {
@@ -119,7 +119,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_what_no_cluster_would_take_is_refused_too(sandbox: Stage, case: str) -> None:
+def test_what_no_cluster_would_take_is_refused_too(sandbox: Workspace, case: str) -> None:
     settings = beside("ConfigMap", "cm", data={"a": "b"})
     done = sandbox.run("run", "--timeout", "0.5", sandbox.write(settings, IMPOSSIBLE[case]))
 
@@ -134,7 +134,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_an_object_beside_the_job_that_is_invalid_is_an_invalid_manifest(process: Stage, case: str) -> None:
+def test_an_object_beside_the_job_that_is_invalid_is_an_invalid_manifest(process: Workspace, case: str) -> None:
     file = process.write(ODD[case], worker("true"))
     done = process.run("run", file)
 
@@ -142,7 +142,7 @@ def test_an_object_beside_the_job_that_is_invalid_is_an_invalid_manifest(process
     assert done.err.startswith(file)
 
 
-def test_a_refused_run_leaves_the_last_one_to_be_found(process: Stage) -> None:
+def test_a_refused_run_leaves_the_last_one_to_be_found(process: Workspace) -> None:
     assert process.run("run", worker("echo I was here")).code == 0
     before = process.folder_of()
 
@@ -164,7 +164,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_what_cannot_be_read_is_refused(process: Stage, case: str) -> None:
+def test_what_cannot_be_read_is_refused(process: Workspace, case: str) -> None:
     text, why = TEXTS[case]
     file = process.folder / "bad.yaml"
     file.write_text(text.replace("{0}", Path(process.write(worker("true"))).read_text()))
@@ -178,7 +178,7 @@ def test_what_cannot_be_read_is_refused(process: Stage, case: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "why"), [("missing.yaml", "no such file"), ("home", "this is a directory")])
-def test_a_file_that_is_none_is_refused(process: Stage, name: str, why: str) -> None:
+def test_a_file_that_is_none_is_refused(process: Workspace, name: str, why: str) -> None:
     done = process.run("run", str(process.folder / name))
 
     assert (done.code, done.out) == (2, "")
@@ -189,9 +189,9 @@ def test_a_file_that_is_none_is_refused(process: Stage, name: str, why: str) -> 
 
 
 @pytest.fixture
-def programs(stage: Stage) -> Path:
+def programs(workspace: Workspace) -> Path:
     """Where one stands: the sandbox has a /tmp of its own."""
-    folder = stage.work
+    folder = workspace.work
     (folder / "text").write_text("hello")
     (folder / "script").write_text("#!/no/such/interpreter\n")
     (folder / "nonsense").write_text("\0\1\2")
@@ -210,11 +210,11 @@ UNSTARTABLE = {
 }
 
 
-def test_commands_that_cannot_be_started_are_told(stage: Stage, programs: Path) -> None:
+def test_commands_that_cannot_be_started_are_told(workspace: Workspace, programs: Path) -> None:
     words = {name: command.format(programs) for name, (command, _, _) in UNSTARTABLE.items()}
     jobs = [job(role("worker", container(word)), name=name) for name, word in words.items()]
     jobs.append(job(role("worker", shell("true", workingDir="/no/such")), name="nowhere"))
-    done = stage.run("run", "-o", "json", stage.write(*jobs))
+    done = workspace.run("run", "-o", "json", workspace.write(*jobs))
 
     assert (done.code, done.err) == (1, ""), done.said
     ends = {item["name"]: item for item in done.items if item["type"] == "end"}
@@ -228,7 +228,7 @@ def test_commands_that_cannot_be_started_are_told(stage: Stage, programs: Path) 
 # -- a name in use ---------------------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_in_use_is_refused_until_it_is_free(process: Stage) -> None:
+def test_a_name_that_is_in_use_is_refused_until_it_is_free(process: Workspace) -> None:
     first = process.start("run", worker("echo up; exec sleep 60"))
     first.until("worker-0 | up")
 
@@ -243,7 +243,7 @@ def test_a_name_that_is_in_use_is_refused_until_it_is_free(process: Stage) -> No
     assert process.run("run", worker("true")).code == 0
 
 
-def test_of_runs_that_start_at_once_one_has_the_name(process: Stage) -> None:
+def test_of_runs_that_start_at_once_one_has_the_name(process: Workspace) -> None:
     file = process.write(worker("sleep 1"))
     runs = [process.start("run", file) for _ in range(3)]
 
@@ -253,9 +253,9 @@ def test_of_runs_that_start_at_once_one_has_the_name(process: Stage) -> None:
 # -- what is not for us ----------------------------------------------------------------------------------------------
 
 
-def test_what_may_not_be_read_is_told(process: Stage) -> None:
+def test_what_may_not_be_read_is_told(process: Workspace) -> None:
     """A manifest, and a state folder; root is made to respect permissions."""
-    run = meekly if os.geteuid() == 0 else Stage.run
+    run = meekly if os.geteuid() == 0 else Workspace.run
     file = Path(process.write(worker("true"), name="secret.yaml"))
     file.chmod(0)
     done = run(process, "run", "--runtime", "process", str(file))
@@ -271,16 +271,16 @@ def test_what_may_not_be_read_is_told(process: Stage) -> None:
     assert f"the state folder {process.state} cannot be used: Permission denied" in done.err
 
 
-def meekly(stage: Stage, *words: str, without: str = "-dac_override,-dac_read_search") -> Done:
+def meekly(workspace: Workspace, *words: str, without: str = "-dac_override,-dac_read_search") -> FinishedCommand:
     """The command without some of root's privileges."""
-    command = ["setpriv", f"--bounding-set={without}", *stage.words(*words)]
-    how: dict[str, Any] = {"cwd": stage.work, "env": stage.env, "timeout": 30}
+    command = ["setpriv", f"--bounding-set={without}", *workspace.words(*words)]
+    how: dict[str, Any] = {"cwd": workspace.work, "env": workspace.env, "timeout": 30}
     done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
-    return Done(done.returncode, done.stdout, done.stderr)
+    return FinishedCommand(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to give up")
-def test_root_without_privileges_is_served_by_plain_processes_and_told_why(process: Stage) -> None:
+def test_root_without_privileges_is_served_by_plain_processes_and_told_why(process: Workspace) -> None:
     """As in a container."""
     done = meekly(process, "run", "--runtime", "auto", process.write(worker("echo hello")), without="-all")
 
@@ -303,9 +303,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_root
-def test_a_job_that_fills_the_disk_with_its_log_succeeds_all_the_same(stage: Stage, small: Path) -> None:
-    stage.env["TRAINWRIGHT_STATE"] = str(small / "state")
-    done = stage.run("run", "--no-logs", worker("seq 1000000 1200000", replicas=2))
+def test_a_job_that_fills_the_disk_with_its_log_succeeds_all_the_same(workspace: Workspace, small: Path) -> None:
+    workspace.env["TRAINWRIGHT_STATE"] = str(small / "state")
+    done = workspace.run("run", "--no-logs", worker("seq 1000000 1200000", replicas=2))
 
     assert done.code == 0, done.said
     assert "e2e succeeded" in done.out
@@ -315,10 +315,10 @@ def test_a_job_that_fills_the_disk_with_its_log_succeeds_all_the_same(stage: Sta
 
 
 @needs_root
-def test_a_disk_that_is_full_already_is_a_clear_error(stage: Stage, small: Path) -> None:
-    stage.env["TRAINWRIGHT_STATE"] = str(small / "state")
+def test_a_disk_that_is_full_already_is_a_clear_error(workspace: Workspace, small: Path) -> None:
+    workspace.env["TRAINWRIGHT_STATE"] = str(small / "state")
     (small / "much").write_bytes(b"x" * (1 << 20))
-    done = stage.run("run", worker("true"))
+    done = workspace.run("run", worker("true"))
 
     assert (done.code, done.out) == (3, ""), done.said
     assert "No space left on device" in done.err

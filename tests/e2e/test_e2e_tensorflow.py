@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e_stage import EXAMPLES, Live, Stage
+from e2e_workspace import EXAMPLES, RunningCommand, Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.tensorflow
@@ -23,10 +23,10 @@ TFJOB = EXAMPLES / "tfjob"
 PATIENCE = 180.0
 
 
-def started(stage: Stage, name: str, *options: str) -> Live:
+def started(workspace: Workspace, name: str, *options: str) -> RunningCommand:
     """An example, run with the Python that has TensorFlow."""
-    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), stage.env["PATH"]])
-    return stage.start("run", *options, str(TFJOB / f"{name}.yaml"), env=stage.env | {"PATH": path})
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), workspace.env["PATH"]])
+    return workspace.start("run", *options, str(TFJOB / f"{name}.yaml"), env=workspace.env | {"PATH": path})
 
 
 def losses(said: str) -> list[float]:
@@ -37,7 +37,7 @@ def steps(said: str) -> list[int]:
     return [int(step) for step in re.findall(r"Worker-0 \| step +(\d+)/", said)]
 
 
-def wait_for(run: Live, text: str) -> None:
+def wait_for(run: RunningCommand, text: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while text not in run.said:
         assert time.monotonic() < deadline, run.said
@@ -49,7 +49,7 @@ def env(name: str, value: str) -> tuple[str, str]:
     return "--set", f"spec.tfReplicaSpecs.Worker.template.spec.containers[tensorflow].env[{name}].value='{value}'"
 
 
-def test_two_workers_train_one_model_together(sandbox: Stage) -> None:
+def test_two_workers_train_one_model_together(sandbox: Workspace) -> None:
     done = started(sandbox, "multi-worker", *env("STEPS", "40"), *env("PACE", "0")).end(PATIENCE)
 
     assert done.code == 0, done.said
@@ -59,7 +59,7 @@ def test_two_workers_train_one_model_together(sandbox: Stage) -> None:
     assert re.search(r"Worker-0 \| found y = 3\.0\d x \+ 1\.9\d, true is y = 3 x \+ 2", done.out), done.out
 
 
-def test_a_worker_that_is_killed_goes_on_from_the_checkpoint(sandbox: Stage) -> None:
+def test_a_worker_that_is_killed_goes_on_from_the_checkpoint(sandbox: Workspace) -> None:
     run = started(sandbox, "multi-worker", *env("STEPS", "40"), *env("PACE", "0.1"))
     wait_for(run, "step 15/40")
     before = run.said
@@ -83,21 +83,21 @@ def test_a_worker_that_is_killed_goes_on_from_the_checkpoint(sandbox: Stage) -> 
     assert losses(after)[-1] < 0.1
 
 
-def test_a_chief_trains_with_workers_and_parameter_servers(stage: Stage) -> None:
-    done = started(stage, "dist-mnist").end(PATIENCE)
+def test_a_chief_trains_with_workers_and_parameter_servers(workspace: Workspace) -> None:
+    done = started(workspace, "dist-mnist").end(PATIENCE)
 
     assert done.code == 0, done.said
     assert "2 workers, 2 servers" in done.out
     assert "the parameters are held by task:0 task:1" in done.out
     assert len(losses(done.out)) == 8
     assert losses(done.out)[-1] < losses(done.out)[0] / 2
-    shutil.rmtree(stage.home / ".keras", ignore_errors=True)  # not ours, but left in the home of a plain process
+    shutil.rmtree(workspace.home / ".keras", ignore_errors=True)  # not ours, but left in the home of a plain process
 
 
 @pytest.mark.parametrize(
     ("name", "says"), [("mnist", "summaries: events.out.tfevents"), ("smoke", "2 replicas in step")]
 )
-def test_the_other_examples_run(sandbox: Stage, name: str, says: str) -> None:
+def test_the_other_examples_run(sandbox: Workspace, name: str, says: str) -> None:
     done = started(sandbox, name).end(PATIENCE)
 
     assert done.code == 0, done.said

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from e2e_jobs import Body, beside, job, python, role, shell, worker
-from e2e_stage import Stage
+from e2e_workspace import Workspace
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -20,8 +20,8 @@ def told(out: str) -> dict[str, str]:
     return found
 
 
-def test_variables_come_from_options_and_files_and_replace_the_manifest_s(stage: Stage) -> None:
-    file = stage.folder / "variables"
+def test_variables_come_from_options_and_files_and_replace_the_manifest_s(workspace: Workspace) -> None:
+    file = workspace.folder / "variables"
     file.write_text(
         '\ufeff# a comment\n\nA=of the file\nB="quotes stay"\n  C=1 # so does this\nHERE\n', encoding="utf-8"
     )
@@ -31,7 +31,7 @@ def test_variables_come_from_options_and_files_and_replace_the_manifest_s(stage:
         {"name": "BOTH", "value": "$(A)/$(TOKEN)"},
     ]
     options = ["--env-file", str(file), "--env", "A=of the option", "--env", "TOKEN", "--env", "EMPTY="]
-    done = stage.run(
+    done = workspace.run(
         "run", *options, job(role("worker", python(TELL, env=env))), env={"TOKEN": "t", "HERE": "h", "NOT": "n"}
     )
 
@@ -51,7 +51,7 @@ def test_variables_come_from_options_and_files_and_replace_the_manifest_s(stage:
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_secret_that_is_passed_by_name_is_written_nowhere(process: Stage, nodes: str) -> None:
+def test_a_secret_that_is_passed_by_name_is_written_nowhere(process: Workspace, nodes: str) -> None:
     """Neither in the record nor on the command line of any process of ours."""
     body = worker('echo "has ${#WANDB_API_KEY}"; exec sleep 60')
     live = process.start(
@@ -72,7 +72,7 @@ def test_a_secret_that_is_passed_by_name_is_written_nowhere(process: Stage, node
     assert [path for path in kept if SECRET.encode() in path.read_bytes()] == []
 
 
-def test_well_known_variables_that_do_not_pass_are_named_once(process: Stage) -> None:
+def test_well_known_variables_that_do_not_pass_are_named_once(process: Workspace) -> None:
     mine = {"WANDB_API_KEY": SECRET, "HF_HOME": "/cache", "PYTHONPATH": "lib", "OMP_NUM_THREADS": "", "OTHER": "x"}
     body = job(role("worker", shell("true", env=[{"name": "PYTHONPATH", "value": "src"}]), replicas=3))
     done = process.run("run", body, env=mine)
@@ -97,7 +97,7 @@ TFJOB = {
 }
 
 
-def test_what_a_kind_sets_cannot_be_replaced(process: Stage) -> None:
+def test_what_a_kind_sets_cannot_be_replaced(process: Workspace) -> None:
     done = process.run("run", "--env", "A=1", "--env", "TF_CONFIG={}", TFJOB)
 
     assert (done.code, done.out) == (2, "")
@@ -117,7 +117,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_a_variable_is_refused(process: Stage, name: str) -> None:
+def test_what_cannot_be_a_variable_is_refused(process: Workspace, name: str) -> None:
     options, expected = BAD[name]
     file = process.folder / "file"
     file.write_text("B=1\nexport A=2\n")
@@ -128,7 +128,7 @@ def test_what_cannot_be_a_variable_is_refused(process: Stage, name: str) -> None
     assert not process.state.exists()
 
 
-def test_a_file_of_the_wrong_kind_is_refused(process: Stage, tmp_path: Path) -> None:
+def test_a_file_of_the_wrong_kind_is_refused(process: Workspace, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"A=\xff\n")
     done = process.run("run", "--env-file", str(tmp_path / "binary"), worker("true"))
 
@@ -136,7 +136,7 @@ def test_a_file_of_the_wrong_kind_is_refused(process: Stage, tmp_path: Path) -> 
     assert "binary: expected UTF-8 text" in done.err
 
 
-def test_beside_objects_are_not_needed_for_given_variables(process: Stage) -> None:
+def test_beside_objects_are_not_needed_for_given_variables(process: Workspace) -> None:
     """A manifest whose Secret is only on the cluster runs here with the value that the caller has."""
     body = job(
         role(

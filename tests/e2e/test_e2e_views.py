@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from e2e_jobs import job, role, shell, worker
-from e2e_stage import Stage
+from e2e_workspace import Workspace
 
 from patience import PATIENCE
 
@@ -30,7 +30,7 @@ END = {"namespace", "name", "outcome", "exitCode", "duration", "restarts", "beca
 FAILED = {"rule", "replica", "pod", "container", "code", "cause", "lastLines"}
 
 
-def test_every_line_of_json_is_as_documented(process: Stage) -> None:
+def test_every_line_of_json_is_as_documented(process: Workspace) -> None:
     flaky = shell("echo try; [ -e again ] || { touch again; exit 1; }; echo done")
     bad = shell("sleep 1.5; echo 'so \"it\" ends'; exit 7")
     body = job(role("flaky", flaky, restarts=1), role("bad", bad), failureRules=[{"bad": [0]}])
@@ -54,7 +54,7 @@ def test_every_line_of_json_is_as_documented(process: Stage) -> None:
     (process.work / "again").unlink()
 
 
-def test_lines_in_a_pipe_are_plain(process: Stage) -> None:
+def test_lines_in_a_pipe_are_plain(process: Workspace) -> None:
     forced = {"FORCE_COLOR": "1", "TERM": "xterm"}
     done = process.run("run", worker(r"printf 'a\033[31mred\033[0m\a\r\nb\n'"), env=forced)
 
@@ -64,14 +64,14 @@ def test_lines_in_a_pipe_are_plain(process: Stage) -> None:
     assert "worker-0 | b" in done.out
 
 
-def test_a_line_of_a_megabyte_does_no_harm(process: Stage) -> None:
+def test_a_line_of_a_megabyte_does_no_harm(process: Workspace) -> None:
     done = process.run("run", worker("head -c 1000000 /dev/zero | tr '\\0' x; echo; echo after"))
 
     assert done.code == 0
     assert "worker-0 | after" in done.out
 
 
-def test_everything_that_is_printed_is_shown_once_and_in_order(process: Stage) -> None:
+def test_everything_that_is_printed_is_shown_once_and_in_order(process: Workspace) -> None:
     done = process.run("run", "-o", "json", worker("seq 1 20000", replicas=2))
 
     assert done.code == 0
@@ -116,12 +116,12 @@ class Screen:
         os.close(self.slave)
 
 
-def on_screen(stage: Stage, *words: Any) -> Screen:
-    env = stage.env | {"TERM": "xterm-256color"}
-    return Screen(["setsid", "--ctty", *stage.words(*words)], cwd=stage.work, env=env)
+def on_screen(workspace: Workspace, *words: Any) -> Screen:
+    env = workspace.env | {"TERM": "xterm-256color"}
+    return Screen(["setsid", "--ctty", *workspace.words(*words)], cwd=workspace.work, env=env)
 
 
-def test_on_a_terminal_there_is_a_row_for_each_replica_and_the_log(process: Stage) -> None:
+def test_on_a_terminal_there_is_a_row_for_each_replica_and_the_log(process: Workspace) -> None:
     screen = on_screen(process, "run", worker("echo hello there; sleep 1", replicas=2))
     screen.read(PATIENCE)
 
@@ -134,7 +134,7 @@ def test_on_a_terminal_there_is_a_row_for_each_replica_and_the_log(process: Stag
     screen.close()
 
 
-def test_ctrl_c_on_the_terminal_ends_it_and_restores_the_terminal(process: Stage) -> None:
+def test_ctrl_c_on_the_terminal_ends_it_and_restores_the_terminal(process: Workspace) -> None:
     loud = "trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     screen = on_screen(process, "run", worker(loud))
     until_seen(screen, "up")
@@ -157,7 +157,7 @@ def until_seen(screen: Screen, text: str) -> None:
     raise AssertionError(screen.text)
 
 
-def test_a_window_that_changes_its_size_does_no_harm(process: Stage) -> None:
+def test_a_window_that_changes_its_size_does_no_harm(process: Workspace) -> None:
     screen = on_screen(process, "run", worker("for i in $(seq 10); do echo line $i; sleep 0.1; done", replicas=3))
     for rows, columns in ((5, 20), (1, 1), (60, 300)):
         screen.read(0.4)

@@ -36,7 +36,7 @@ def address(number: int) -> str:
     return f"127.{16 + own % 200}.{own // 200 % 250}.{number + 1}"
 
 
-class Stage:
+class ExampleProcesses:
     """One example and the processes started for it. `hosts` tells where its replicas are."""
 
     def __init__(self, path: Path, folder: Path, changes: dict[str, str] | None = None) -> None:

@@ -96,6 +96,11 @@ def test_a_job_with_a_ledger_of_ours_is_ours_whoever_else_wrote(kind: Kind) -> N
     assert not load(kind, begun(said, managedFields=WRITERS)).job.foreign
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_unknown_fields_of_a_status_are_no_mistake_of_the_user(kind: Kind) -> None:
+    assert load(kind, begun({"theirs": 1})).problems == load(kind, begun({})).problems
+
+
 def test_a_job_that_is_read_again_with_another_status_is_as_foreign_as_it_should_be() -> None:
     said = {"conditions": [{"type": "Created", "status": "True"}]}
     whole = tfjob_manifest(Worker=1)

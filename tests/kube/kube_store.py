@@ -38,7 +38,7 @@ async def nothing(_: web.Request) -> web.Response | None:
     return None
 
 
-class Api:
+class StoreServer:
     """One that listens at `address`."""
 
     def __init__(self) -> None:
@@ -139,9 +139,9 @@ def _dumps(value: Any) -> str:
 
 
 @asynccontextmanager
-async def api(port: int = 0) -> AsyncIterator[Api]:
+async def api(port: int = 0) -> AsyncIterator[StoreServer]:
     """One, until the end of the block."""
-    one, app = Api(), web.Application(client_max_size=1 << 24)
+    one, app = StoreServer(), web.Application(client_max_size=1 << 24)
     app.router.add_route("*", "/{path:.*}", one.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()

@@ -20,7 +20,7 @@ from trainwright.errors import (
     UnavailableError,
 )
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.http import HttpClient, RequestPolicy
+from trainwright.kube.http import HttpClient, RequestPolicy, WriteFence
 from trainwright.kube.session import ApiSession
 from trainwright.model.child import Service
 from trainwright.runtime.ports import Resource
@@ -157,9 +157,12 @@ async def test_a_server_that_comes_up_gets_even_what_must_not_be_repeated(server
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     counted: list[tuple[str, str, int]] = []
-    async with connected(
-        access(f"http://127.0.0.1:{port}"), observer=lambda verb, what, code, _: counted.append((verb, what, code))
-    ) as cluster:
+
+    def count(verb: str, what: str, code: int, _: float) -> None:
+        counted.append((verb, what, code))
+
+    async with connected(access(f"http://127.0.0.1:{port}")) as plain:
+        cluster = KubeCluster(HttpClient(plain.http.session, observer=count))
         making = asyncio.create_task(cluster.create(SECRETS, NEW))
         while not counted:
             await asyncio.sleep(0.01)
@@ -227,41 +230,41 @@ async def test_a_version_that_the_server_waited_for_in_vain_is_not_asked_for_aga
     assert len(server.asked) == 1
 
 
-class _Closed:
-    """A gate that lets nothing through but what it is told to."""
+class _Closed(WriteFence):
+    """A fence that lets nothing through but what it is told to."""
 
     def __init__(self) -> None:
+        super().__init__(None, timeout=5)
         self.seen: list[bool] = []
 
-    async def wait(self, is_write: bool) -> None:
+    async def wait(self, *, is_write: bool) -> None:
         self.seen.append(is_write)
         if is_write:
             raise ForbiddenError("not the leader")
 
-    def check(self, is_write: bool) -> None:
-        pass
 
-
-class _Late:
-    """A gate that lets everything through, and has changed its mind when the bytes are to go out."""
+class _Late(WriteFence):
+    """A fence that lets everything through, and has changed its mind when the bytes are to go out."""
 
     def __init__(self) -> None:
+        super().__init__(None, timeout=5)
         self.open = False
         self.seen: list[bool] = []
 
-    async def wait(self, is_write: bool) -> None:
+    async def wait(self, *, is_write: bool) -> None:
         self.seen.append(is_write)
 
-    def check(self, is_write: bool) -> None:
-        if is_write and not self.open:
+    def check(self) -> None:
+        if not self.open:
             raise UnavailableError("the lease has ended meanwhile")
 
 
-async def test_a_write_is_not_sent_when_the_gate_has_closed_since_it_passed(server: Server) -> None:
+async def test_a_write_is_not_sent_when_the_fence_has_closed_since_it_passed(server: Server) -> None:
     """The process was stopped while a connection was made, and goes on when somebody else leads."""
-    gate = _Late()
+    fence = _Late()
     server.says = [says(a_secret())]
-    async with connected(access(server.url), gate=gate) as cluster:
+    async with connected(access(server.url)) as plain:
+        cluster = KubeCluster(HttpClient(plain.http.session, fence=fence))
         await cluster.get(SECRETS, HERE)
         for write in (
             cluster.create(SECRETS, NEW),
@@ -271,24 +274,24 @@ async def test_a_write_is_not_sent_when_the_gate_has_closed_since_it_passed(serv
             with pytest.raises(UnavailableError, match="the lease has ended meanwhile"):
                 await write
         assert [one.method for one in server.asked] == ["GET"]
-        assert gate.seen == [False, True, True, True], "and none is tried again"
-        gate.open = True
+        assert fence.seen == [False, True, True, True], "and none is tried again"
+        fence.open = True
         await cluster.create(SECRETS, NEW)
     assert [one.method for one in server.asked] == ["GET", "POST"]
 
 
-async def test_the_gate_sees_every_attempt_and_can_refuse(server: Server) -> None:
-    gate = _Closed()
+async def test_the_fence_sees_every_attempt_and_can_refuse(server: Server) -> None:
+    fence = _Closed()
     server.says = [drops, says(a_secret())]
-    async with connected(access(server.url), gate=gate) as cluster:
+    async with connected(access(server.url)) as plain:
+        cluster = KubeCluster(HttpClient(plain.http.session, fence=fence))
         await cluster.get(SECRETS, HERE)
         with pytest.raises(ForbiddenError, match="not the leader"):
             await cluster.create(SECRETS, NEW)
-        assert gate.seen == [False, False, True]
+        assert fence.seen == [False, False, True]
         assert len(server.asked) == 2
-        aside = KubeCluster(cluster.http.with_policy(RequestPolicy(timeout=1, retry_seconds=0)))
-        await aside.create(SECRETS, NEW)
-    assert len(gate.seen) == 3
+        await plain.create(SECRETS, NEW)
+    assert len(fence.seen) == 3
 
 
 async def test_only_so_many_requests_are_under_way(server: Server) -> None:

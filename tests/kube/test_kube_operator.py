@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientError, ClientSession, web
 from kube_server import access
-from kube_store import Api, api, status
+from kube_store import StoreServer, api, status
 
 from patience import PATIENCE
 from trainwright.kube.operator import HealthAddresses, OperatorOptions, _Operator, operate
@@ -26,7 +26,15 @@ from trainwright.model.meta import Key
 from trainwright.runtime import purity
 from trainwright.runtime.controller import Controller
 
-MISSION = ["--v", "4", "--thread-num", "1000", "--logtostderr", "--leader-elect=true", "--enable-creating-failed=true"]
+DOCUMENTED_FLAGS = [
+    "--v",
+    "4",
+    "--thread-num",
+    "1000",
+    "--logtostderr",
+    "--leader-elect=true",
+    "--enable-creating-failed=true",
+]
 QUICK = ["--lease-duration", "40", "--renew-deadline", "3", "--retry-period", "0.2"]
 
 OPENSSL = shutil.which("openssl")
@@ -96,7 +104,7 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], what: str, pati
 
 
 async def test_the_start_line_of_the_originals_works(tmp_path: Path) -> None:
-    async with api() as server, operator(tmp_path, server.address, *MISSION) as one:
+    async with api() as server, operator(tmp_path, server.address, *DOCUMENTED_FLAGS) as one:
         server.submit("train", 2)
         await until(lambda: server.phase("train") == "Succeeded", "the job succeeds")
         told = (await one.get("/metrics"))[1]
@@ -212,7 +220,7 @@ def part_of(name: str) -> "asyncio.Task[object]":
 
 
 @asynccontextmanager
-async def inside(server: Api, address: str) -> AsyncIterator[asyncio.Event]:
+async def inside(server: StoreServer, address: str) -> AsyncIterator[asyncio.Event]:
     """An operator in this process; it is told to stop at the end of the block."""
     stop = asyncio.Event()
     options = OperatorOptions(
@@ -306,7 +314,7 @@ async def test_what_breaks_the_controller_is_told_and_the_lease_is_given_back(mo
         assert server.holder() == ""
 
 
-def answers(method: str, part: str, code: int, reason: str, message: str) -> Callable[[Api], None]:
+def answers(method: str, part: str, code: int, reason: str, message: str) -> Callable[[StoreServer], None]:
     """So does the server answer one kind of request."""
 
     async def before(request: web.Request) -> web.Response | None:
@@ -315,13 +323,13 @@ def answers(method: str, part: str, code: int, reason: str, message: str) -> Cal
     return lambda server: setattr(server, "before", before)
 
 
-def another_ones(server: Api) -> None:
+def another_ones(server: StoreServer) -> None:
     for body in server._definitions.values():
         for version in body["spec"]["versions"]:
             del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
 
 
-def forgetful(server: Api) -> None:
+def forgetful(server: StoreServer) -> None:
     """A definition of an older version: it knows a ledger, but not all of it."""
     for body in server._definitions.values():
         for version in body["spec"]["versions"]:
@@ -355,7 +363,7 @@ def forgetful(server: Api) -> None:
     ],
 )
 async def test_what_keeps_it_from_starting_is_told_in_a_line(
-    tmp_path: Path, prepare: Callable[[Api], None], code: int, told: str
+    tmp_path: Path, prepare: Callable[[StoreServer], None], code: int, told: str
 ) -> None:
     async with api() as server:
         prepare(server)

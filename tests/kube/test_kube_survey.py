@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
-from kube_store import Api, api, status
+from kube_store import StoreServer, api, status
 
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
@@ -50,7 +50,7 @@ async def preflight(folder: Path, address: str, *words: str) -> Done:
     return Done(process.returncode, out.decode(), err.decode())
 
 
-def begun(server: Api, name: str, said: Body | None, namespace: str = "lab") -> None:
+def begun(server: StoreServer, name: str, said: Body | None, namespace: str = "lab") -> None:
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
     head = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": name, "namespace": namespace}}
     server.store.create(TFJOBS, head | {"spec": {"tfReplicaSpecs": {"Worker": {"template": template}}}})
@@ -102,7 +102,7 @@ def test_a_status_that_cannot_be_read_is_another_controllers(kind: Kind, odd: An
     assert (counts.unfinished, counts.running, counts.foreign) == (1, 0, ("default/a",))
 
 
-def _other(server: Api) -> None:
+def _other(server: StoreServer) -> None:
     body = server._definitions[NAME]
     body["metadata"] = {"name": NAME, "annotations": {"controller-gen.kubebuilder.io/version": "v0.16.5"}}
     body["metadata"]["managedFields"] = [{"manager": "kubectl-client-side-apply"}]
@@ -110,19 +110,19 @@ def _other(server: Api) -> None:
         del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
 
 
-def _older(server: Api) -> None:
+def _older(server: StoreServer) -> None:
     for version in server._definitions[NAME]["spec"]["versions"]:
         ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
         del ledger["properties"]["roles"]["items"]["properties"]["retries"]
 
 
-def _newer(server: Api) -> None:
+def _newer(server: StoreServer) -> None:
     for version in server._definitions[NAME]["spec"]["versions"]:
         ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
         ledger["properties"]["newer"] = {"type": "string"}
 
 
-def _stored_elsewhere(server: Api) -> None:
+def _stored_elsewhere(server: StoreServer) -> None:
     body = server._definitions[NAME]
     old = deepcopy(body["spec"]["versions"][0]) | {"name": "v1beta2", "storage": False}
     body["spec"]["versions"].append(old)

@@ -88,7 +88,8 @@ async def test_an_authority_is_trusted(secure: Server, certificates: Path) -> No
 
 async def test_without_one_nobody_is_and_that_does_not_pass(secure: Server) -> None:
     tries: list[int] = []
-    async with connected(access(secure.url), observer=lambda _, __, code, ___: tries.append(code)) as cluster:
+    async with connected(access(secure.url)) as plain:
+        cluster = KubeCluster(HttpClient(plain.http.session, observer=lambda _, __, code, ___: tries.append(code)))
         with pytest.raises(UnavailableError, match=r"no answer from https://127.*: .*certificate verify failed"):
             await cluster.get(SECRETS, HERE)
     assert (tries, secure.asked) == ([0], [])

@@ -107,7 +107,7 @@ def test_the_worst_ledger_of_ten_thousand_replicas_stays_under_256_kib() -> None
         AT,
         Cause(CauseKind.EXIT, code=255, message="x" * LONGEST_MESSAGE, container="c" * 63),
     )
-    book = RoleLedger(
+    entry = RoleLedger(
         "worker",
         epoch=999,
         retries=format_counts({index: 10 + index % 2 for index in everyone}),
@@ -119,7 +119,7 @@ def test_the_worst_ledger_of_ten_thousand_replicas_stays_under_256_kib() -> None
             Hold(AT, format_indexes(i for i in everyone if i % 3 == 2 and i % 32 == group)) for group in range(32)
         ),
     )
-    ledger = msgspec.structs.replace(FULL, roles=(book,), failures=(failure,) * KEPT_FAILURES)
+    ledger = msgspec.structs.replace(FULL, roles=(entry,), failures=(failure,) * KEPT_FAILURES)
 
     stored = msgspec.json.encode(ledger)
 

@@ -77,10 +77,10 @@ def through_json(body: Body) -> Body:
 
 
 async def nothing(call: Call) -> None:
-    """The default of `Wire.before` and `Wire.after`."""
+    """The default of `RecordingCluster.before` and `RecordingCluster.after`."""
 
 
-class Wire:
+class RecordingCluster:
     """Forwards requests to a `Cluster` and records them. `before` may refuse one, `after` may lose its response."""
 
     def __init__(self, inner: Cluster) -> None:
@@ -297,13 +297,13 @@ async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.sleep(0)
 
 
-class Stage:
-    """A store, a kubelet, a wire, and one controller at a time."""
+class ControllerRig:
+    """A store, a simulated kubelet, recorded requests, and one controller at a time."""
 
     def __init__(self, script: Callable[[Body], Run] | None = None, **knobs: Any) -> None:
         self.clock = LoopClock()
         self.store = Store(self.clock)
-        self.wire = Wire(LocalCluster(self.store))
+        self.wire = RecordingCluster(LocalCluster(self.store))
         self.kubelet = Kubelet(self.store, script or all_is_well)
         self.knobs = knobs
         self.site = Site()

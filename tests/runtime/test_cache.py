@@ -210,7 +210,7 @@ def test_a_list_must_be_as_new_as_our_writes_and_as_what_the_watch_has_told() ->
 
 
 def held(cache: Cache) -> int:
-    """How much it holds in all its books."""
+    """The number of entries in all mappings and sets of the cache."""
     return sum(len(part) for part in vars(cache).values() if isinstance(part, dict | set))
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Run, Stage, key
+from runtime_rig import VIRTUAL, ControllerRig, Run, key
 
 from trainwright.errors import UnavailableError
 from trainwright.local.checks import admission
@@ -22,8 +22,8 @@ PADDLEJOBS = JOBS["paddlejob"]
 NP = "/paddle/default-train/np"
 
 
-class Shelf:
-    """An elastic server in memory, which may be away."""
+class FakeEtcd:
+    """An etcd in memory, which may be unreachable."""
 
     def __init__(self, **held: str) -> None:
         self.held = held
@@ -48,11 +48,11 @@ def paddlejob(replicas: int) -> Body:
     return {**head, "spec": {"elastic": 1, "worker": worker}}
 
 
-class Elastic(Stage):
-    """A job of three workers that never ends, and a shelf."""
+class ElasticRig(ControllerRig):
+    """A job of three workers that never ends, and an etcd."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self.etcd = etcd
         super().__init__(lambda _: Run(lasts=None))
         self.site = Site(elastic_server="etcd:2379")
         admission.install(self.store)
@@ -60,7 +60,7 @@ class Elastic(Stage):
 
     def made(self) -> Controller:
         self.controller = Controller(
-            self.wire, self.clock, lambda _job: self.site, ControllerSettings(**self.knobs), registry=self.shelf
+            self.wire, self.clock, lambda _job: self.site, ControllerSettings(**self.knobs), registry=self.etcd
         )
         return self.controller
 
@@ -73,72 +73,72 @@ class Elastic(Stage):
 
 
 async def test_a_value_that_replicas_keep_follows_the_size() -> None:
-    stage = Elastic(shelf := Shelf(**{NP: "3"}))
-    async with stage.running():
-        await stage.until(lambda: len(stage.pods()) == 3)
-        stage.scale(2)
-        await stage.until(lambda: shelf.held == {NP: "2"})
-        await stage.until(lambda: len(stage.pods()) == 2)
-        stage.scale(9)
-        await stage.until(lambda: shelf.held == {NP: "4"})
-        await stage.until(lambda: len(stage.pods()) == 4)
+    rig = ElasticRig(etcd := FakeEtcd(**{NP: "3"}))
+    async with rig.running():
+        await rig.until(lambda: len(rig.pods()) == 3)
+        rig.scale(2)
+        await rig.until(lambda: etcd.held == {NP: "2"})
+        await rig.until(lambda: len(rig.pods()) == 2)
+        rig.scale(9)
+        await rig.until(lambda: etcd.held == {NP: "4"})
+        await rig.until(lambda: len(rig.pods()) == 4)
 
-    assert stage.told("Scaled") == [("scaled replicas to 2", 1), ("scaled replicas to 4", 1)]
-    assert stage.told("FailedSync") == []
+    assert rig.told("Scaled") == [("scaled replicas to 2", 1), ("scaled replicas to 4", 1)]
+    assert rig.told("FailedSync") == []
 
 
 async def test_nothing_is_written_where_replicas_keep_no_value() -> None:
-    stage = Elastic(shelf := Shelf())
-    async with stage.running():
-        stage.scale(2)
+    rig = ElasticRig(etcd := FakeEtcd())
+    async with rig.running():
+        rig.scale(2)
         await asyncio.sleep(60)
 
-    assert shelf.asked
-    assert shelf.held == {}
+    assert etcd.asked
+    assert etcd.held == {}
 
 
 async def test_a_value_that_a_replica_puts_back_is_put_right_again() -> None:
-    stage = Elastic(shelf := Shelf())
-    async with stage.running():
+    rig = ElasticRig(etcd := FakeEtcd())
+    async with rig.running():
         await asyncio.sleep(5)
-        shelf.held[NP] = "1"  # a launcher that has just started, with what it was told when its pod was made
-        await stage.until(lambda: shelf.held == {NP: "3"}, 60)
+        etcd.held[NP] = "1"  # a launcher that has just started, with what it was told when its pod was made
+        await rig.until(lambda: etcd.held == {NP: "3"}, 60)
 
 
 async def test_a_controller_that_was_killed_in_between_leaves_it_to_the_next() -> None:
-    stage = Elastic(shelf := Shelf(**{NP: "3"}))
-    async with stage.running():
-        await stage.until(lambda: len(stage.pods()) == 3)
-        shelf.away = True
-        stage.scale(2)
-        await stage.until(lambda: len(stage.pods()) == 2)
-    assert shelf.held == {NP: "3"}
-    shelf.away = False
-    stage.made()
-    async with stage.running():
-        await stage.until(lambda: shelf.held == {NP: "2"})
+    rig = ElasticRig(etcd := FakeEtcd(**{NP: "3"}))
+    async with rig.running():
+        await rig.until(lambda: len(rig.pods()) == 3)
+        etcd.away = True
+        rig.scale(2)
+        await rig.until(lambda: len(rig.pods()) == 2)
+    assert etcd.held == {NP: "3"}
+    etcd.away = False
+    rig.made()
+    async with rig.running():
+        await rig.until(lambda: etcd.held == {NP: "2"})
         await asyncio.sleep(20)
 
-    assert stage.told("Scaled") == [("scaled replicas to 2", 1)]
+    assert rig.told("Scaled") == [("scaled replicas to 2", 1)]
 
 
 async def test_a_server_that_is_away_holds_up_nothing_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Elastic(shelf := Shelf(**{NP: "3"}))
-    shelf.away = True
+    rig = ElasticRig(etcd := FakeEtcd(**{NP: "3"}))
+    etcd.away = True
     with caplog.at_level(logging.ERROR):
-        async with stage.running():
-            await stage.until(lambda: len(stage.pods()) == 3, 5)
+        async with rig.running():
+            await rig.until(lambda: len(rig.pods()) == 3, 5)
             await asyncio.sleep(300)
-            asked = list(shelf.asked)
-            shelf.away = False
-            stage.scale(2)
-            await stage.until(lambda: shelf.held == {NP: "2"}, 60)
+            asked = list(etcd.asked)
+            etcd.away = False
+            rig.scale(2)
+            await rig.until(lambda: etcd.held == {NP: "2"}, 60)
 
     said = (
         "the new size cannot be written to the elastic server, and the operator retries: "
         "no answer from http://etcd:2379: it is away"
     )
-    assert stage.told("FailedSync") == [(said, 1)]
+    assert rig.told("FailedSync") == [(said, 1)]
     waits = [later - earlier for earlier, later in pairwise(asked)]
     assert waits[0] >= 1
     assert 20 < waits[-1] <= 31
@@ -147,13 +147,13 @@ async def test_a_server_that_is_away_holds_up_nothing_and_is_told_of_once(caplog
 
 
 async def test_other_jobs_cost_no_look() -> None:
-    shelf = Shelf(**{NP: "3"})
-    stage = Elastic(shelf)
-    stage.store.delete(PADDLEJOBS, key())
+    etcd = FakeEtcd(**{NP: "3"})
+    rig = ElasticRig(etcd)
+    rig.store.delete(PADDLEJOBS, key())
     plain: Any = paddlejob(3)
     del plain["spec"]["elastic"]
-    stage.store.create(PADDLEJOBS, plain)
-    async with stage.running():
+    rig.store.create(PADDLEJOBS, plain)
+    async with rig.running():
         await asyncio.sleep(30)
 
-    assert shelf.asked == []
+    assert etcd.asked == []

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from runtime_rig import VIRTUAL, Call, LoopClock, Wire, nothing
+from runtime_rig import VIRTUAL, Call, LoopClock, RecordingCluster, nothing
 
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -22,10 +22,10 @@ KEY = Key("trainwright", "operator")
 
 
 class Candidate:
-    """An elector on its own wire, and when it led."""
+    """An elector with its own recorded requests, and the times in which it led."""
 
     def __init__(self, store: Store, clock: LoopClock, name: str) -> None:
-        self.wire = Wire(LocalCluster(store))
+        self.wire = RecordingCluster(LocalCluster(store))
         self.elector = Elector(self.wire, clock, LeaseConfig(key=KEY, identity=name))
         self.leads: list[tuple[float, float]] = []
         self.task = asyncio.create_task(self.elector.lead(self.work))
@@ -42,7 +42,7 @@ class Candidate:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-def stage() -> tuple[Store, LoopClock]:
+def store_and_clock() -> tuple[Store, LoopClock]:
     clock = LoopClock()
     return Store(clock), clock
 
@@ -52,14 +52,14 @@ def holder(store: Store) -> Any:
 
 
 async def test_others_are_told_of_no_less_time_than_a_leader_counts_on() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     elector = Elector(LocalCluster(store), clock, LeaseConfig(key=KEY, identity="two", duration=15.9))
-    await elector._acquire()
+    assert await elector._attempt(first=True)
     assert holder(store)["leaseDurationSeconds"] >= 15.9
 
 
 async def test_the_first_leads_and_renews_while_the_second_waits() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
     two = Candidate(store, clock, "two")
@@ -75,7 +75,7 @@ async def test_the_first_leads_and_renews_while_the_second_waits() -> None:
 
 
 async def test_a_leader_that_ends_hands_over_at_once() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
     await asyncio.sleep(10)
     first, second = (one, two) if one.elector.left else (two, one)
@@ -88,7 +88,7 @@ async def test_a_leader_that_ends_hands_over_at_once() -> None:
 
 
 async def test_a_leader_that_is_cut_off_stops_before_another_begins() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
     two = Candidate(store, clock, "two")
@@ -112,7 +112,7 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins() -> None:
 
 
 async def test_answers_that_never_come_count_as_no_renewal() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(5)
 
@@ -132,7 +132,7 @@ async def test_answers_that_never_come_count_as_no_renewal() -> None:
 
 
 async def test_a_leader_that_was_stopped_finds_nothing_left() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
     before = one.elector.left
@@ -143,7 +143,7 @@ async def test_a_leader_that_was_stopped_finds_nothing_left() -> None:
 
 
 async def test_two_who_find_no_lease_do_not_both_lead() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     all_of_them = [Candidate(store, clock, f"candidate {number}") for number in range(5)]
     for _ in range(100):
         await asyncio.sleep(0.5)
@@ -154,7 +154,7 @@ async def test_two_who_find_no_lease_do_not_both_lead() -> None:
 
 
 async def test_work_that_fails_gives_the_lease_back_and_is_heard_of() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
 
     async def fails() -> None:
         raise ValueError("broken")
@@ -167,7 +167,7 @@ async def test_work_that_fails_gives_the_lease_back_and_is_heard_of() -> None:
 
 
 async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_given_back() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
 
@@ -184,7 +184,7 @@ async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_g
 
 
 async def test_a_server_that_is_away_does_not_hold_up_the_end() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
 
@@ -202,8 +202,8 @@ async def test_a_server_that_is_away_does_not_hold_up_the_end() -> None:
     "error", [NotFoundError('namespaces "trainwright" not found'), ForbiddenError("you may not")], ids=str
 )
 async def test_what_keeps_us_from_ever_leading_is_raised(error: ApiError) -> None:
-    store, clock = stage()
-    wire = Wire(LocalCluster(store))
+    store, clock = store_and_clock()
+    wire = RecordingCluster(LocalCluster(store))
 
     async def refuses(call: Call) -> None:
         if call.verb == "create":
@@ -218,8 +218,8 @@ async def test_what_keeps_us_from_ever_leading_is_raised(error: ApiError) -> Non
 
 
 async def test_a_namespace_that_is_missing_is_created_and_the_lease_in_it() -> None:
-    store, clock = stage()
-    wire, made = Wire(LocalCluster(store)), list[str]()
+    store, clock = store_and_clock()
+    wire, made = RecordingCluster(LocalCluster(store)), list[str]()
 
     async def namespaces(call: Call) -> None:
         if call.verb == "create" and "leases" in call.resource and not made:
@@ -240,8 +240,8 @@ async def test_a_namespace_that_is_missing_is_created_and_the_lease_in_it() -> N
 
 
 async def test_who_may_not_create_the_namespace_is_told_the_command() -> None:
-    store, clock = stage()
-    wire = Wire(LocalCluster(store))
+    store, clock = store_and_clock()
+    wire = RecordingCluster(LocalCluster(store))
 
     async def refuses(call: Call) -> None:
         if call.verb == "create":
@@ -258,7 +258,7 @@ async def test_who_may_not_create_the_namespace_is_told_the_command() -> None:
 
 
 async def test_a_leader_that_loses_its_rights_gives_up_in_time_and_not_at_once() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(5)
 
@@ -273,7 +273,7 @@ async def test_a_leader_that_loses_its_rights_gives_up_in_time_and_not_at_once()
 
 
 async def test_how_long_ago_the_lease_was_seen_is_known() -> None:
-    store, clock = stage()
+    store, clock = store_and_clock()
     one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
     assert one.elector.unseen == inf
     await asyncio.sleep(30)
@@ -292,7 +292,7 @@ async def test_how_long_ago_the_lease_was_seen_is_known() -> None:
 
 async def test_who_leads_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trainwright")
-    store, clock = stage()
+    store, clock = store_and_clock()
     one = Candidate(store, clock, "one")
     await asyncio.sleep(1)
     two = Candidate(store, clock, "two")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from runtime_rig import JOB, START, VIRTUAL, Call, LoopClock, Wire, key, manifest
+from runtime_rig import JOB, START, VIRTUAL, Call, LoopClock, RecordingCluster, key, manifest
 
 from trainwright.errors import (
     ApiError,
@@ -27,8 +27,8 @@ from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import INDEX, JOB_UID, KIND, ROLE
 from trainwright.model.plan import Create, Delete, Patch, Plan, Status
+from trainwright.runtime.cache import ClusterCache
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache
 from trainwright.runtime.job_state import JobState
 from trainwright.runtime.ports import PODS, SERVICES, ListPage, groups_of
 from trainwright.runtime.settings import ControllerSettings
@@ -38,15 +38,15 @@ pytestmark = VIRTUAL
 GENERICJOB, *_ = KINDS
 
 
-class Stand:
+class ExecutorRig:
     """One job in a store, and an executor with caches that have been listed once."""
 
     def __init__(self, **knobs: Any) -> None:
         self.store = Store(LoopClock())
-        self.wire = Wire(LocalCluster(self.store))
+        self.wire = RecordingCluster(LocalCluster(self.store))
         self.telemetry = Telemetry()
         settings = ControllerSettings(**knobs)
-        self.view = ClusterCache(self.wire, LoopClock(), settings, self.telemetry)
+        self.view = ClusterCache(LoopClock(), settings)
         self.executor = Executor(self.wire, self.view, settings, self.telemetry)
         self.document = self.store.create(JOB, manifest())
         self.job: Job = load(GENERICJOB, self.document).job
@@ -116,50 +116,50 @@ async def slowly(call: Call) -> None:
 
 
 async def test_patches_then_deletes_then_creates_each_only_after_the_last_of_those_before() -> None:
-    stand = Stand()
-    old = {name: stand.exists(name) for name in ("p0", "p1", "d0", "d1")}
+    rig = ExecutorRig()
+    old = {name: rig.exists(name) for name in ("p0", "p1", "d0", "d1")}
     done: list[str] = []
 
     async def after(call: Call) -> None:
         done.append(call.verb)
 
     async def before(call: Call) -> None:
-        await asyncio.sleep(len(stand.wire.calls) % 3)
+        await asyncio.sleep(len(rig.wire.calls) % 3)
 
-    stand.wire.before, stand.wire.after = before, after
-    await stand.carry_out(
-        *[stand.pod(f"c{number}") for number in range(4)],
-        deletes=tuple(stand.delete(name, old[name]) for name in ("d0", "d1")),
-        patches=tuple(stand.patch(name, old[name]) for name in ("p0", "p1")),
+    rig.wire.before, rig.wire.after = before, after
+    await rig.carry_out(
+        *[rig.pod(f"c{number}") for number in range(4)],
+        deletes=tuple(rig.delete(name, old[name]) for name in ("d0", "d1")),
+        patches=tuple(rig.patch(name, old[name]) for name in ("p0", "p1")),
     )
     assert done == ["patch"] * 2 + ["delete"] * 2 + ["create"] * 4
-    assert [call.verb for call in stand.wire.calls] == done
-    assert stand.there() == ["c0", "c1", "c2", "c3", "p0", "p1"] == stand.seen()
+    assert [call.verb for call in rig.wire.calls] == done
+    assert rig.there() == ["c0", "c1", "c2", "c3", "p0", "p1"] == rig.seen()
 
 
 async def test_the_first_create_goes_alone_and_the_rest_several_at_a_time() -> None:
-    stand = Stand(writes=4)
-    stand.wire.before = slowly
-    await stand.carry_out(*[stand.pod(f"c{number:02}") for number in range(13)])
-    starts = [call.at for call in stand.wire.calls]
+    rig = ExecutorRig(writes=4)
+    rig.wire.before = slowly
+    await rig.carry_out(*[rig.pod(f"c{number:02}") for number in range(13)])
+    starts = [call.at for call in rig.wire.calls]
     assert starts == [0] + [1] * 4 + [2] * 4 + [3] * 4
-    assert stand.wire.most == 4
+    assert rig.wire.most == 4
 
 
 @pytest.mark.parametrize("stage", ["patches", "deletes"])
 async def test_patches_and_deletes_go_several_at_a_time(stage: str) -> None:
-    stand = Stand(writes=4)
-    make = stand.patch if stage == "patches" else stand.delete
-    effects = tuple(make(f"p{number}", stand.exists(f"p{number}")) for number in range(8))
-    stand.wire.before = slowly
-    await stand.carry_out(**{stage: effects})
-    assert [call.at for call in stand.wire.calls] == [0] * 4 + [1] * 4
+    rig = ExecutorRig(writes=4)
+    make = rig.patch if stage == "patches" else rig.delete
+    effects = tuple(make(f"p{number}", rig.exists(f"p{number}")) for number in range(8))
+    rig.wire.before = slowly
+    await rig.carry_out(**{stage: effects})
+    assert [call.at for call in rig.wire.calls] == [0] * 4 + [1] * 4
 
 
 async def test_a_plan_with_nothing_to_do_asks_for_nothing() -> None:
-    stand = Stand()
-    await stand.carry_out()
-    assert stand.wire.calls == []
+    rig = ExecutorRig()
+    await rig.carry_out()
+    assert rig.wire.calls == []
 
 
 # -- what stops it ---------------------------------------------------------------------------------------------------
@@ -177,51 +177,51 @@ async def test_a_plan_with_nothing_to_do_asks_for_nothing() -> None:
 async def test_nothing_more_is_written_after_a_write_that_failed(
     refused: str, made: list[str], error: ApiError
 ) -> None:
-    stand = Stand()
-    patch, delete = stand.patch("p", stand.exists("p")), stand.delete("d", stand.exists("d"))
-    stand.wire.before = refuse(error, refused)
+    rig = ExecutorRig()
+    patch, delete = rig.patch("p", rig.exists("p")), rig.delete("d", rig.exists("d"))
+    rig.wire.before = refuse(error, refused)
     with pytest.raises(type(error)):
-        await stand.carry_out(stand.pod("c0"), stand.pod("c1"), patches=(patch,), deletes=(delete,))
-    assert stand.wire.made() == made
-    assert stand.state.refusals == {}
+        await rig.carry_out(rig.pod("c0"), rig.pod("c1"), patches=(patch,), deletes=(delete,))
+    assert rig.wire.made() == made
+    assert rig.state.refusals == {}
 
 
 async def test_nothing_more_is_written_once_something_is_out_of_date() -> None:
-    stand = Stand()
-    patch = stand.patch("p", "the UID of another")
-    stand.exists("p")
+    rig = ExecutorRig()
+    patch = rig.patch("p", "the UID of another")
+    rig.exists("p")
     with pytest.raises(ConflictError):
-        await stand.carry_out(stand.pod("c"), patches=(patch,), deletes=(stand.delete("d", stand.exists("d")),))
-    assert stand.wire.made() == ["patch pods p"]
+        await rig.carry_out(rig.pod("c"), patches=(patch,), deletes=(rig.delete("d", rig.exists("d")),))
+    assert rig.wire.made() == ["patch pods p"]
 
 
 async def test_when_one_of_many_fails_none_begins_and_those_under_way_are_waited_for() -> None:
     """Their answers enter the cache: what has been written must be known before anybody looks again."""
-    stand = Stand(writes=3)
+    rig = ExecutorRig(writes=3)
 
     async def before(call: Call) -> None:
         await asyncio.sleep(1 if call.name == "c1" else 2)
         if call.name == "c1":
             raise UnavailableError("no")
 
-    stand.wire.before = before
+    rig.wire.before = before
     with pytest.raises(UnavailableError):
-        await stand.carry_out(*[stand.pod(f"c{number}") for number in range(9)])
-    assert stand.wire.under_way == 0
-    assert stand.wire.made() == [f"create pods c{number}" for number in range(4)]
-    assert stand.there() == ["c0", "c2", "c3"] == stand.seen()
+        await rig.carry_out(*[rig.pod(f"c{number}") for number in range(9)])
+    assert rig.wire.under_way == 0
+    assert rig.wire.made() == [f"create pods c{number}" for number in range(4)]
+    assert rig.there() == ["c0", "c2", "c3"] == rig.seen()
 
 
 async def test_when_it_is_cancelled_nothing_is_left_under_way() -> None:
-    stand = Stand()
-    stand.wire.before = slowly
-    task = asyncio.create_task(stand.carry_out(*[stand.pod(f"c{number}") for number in range(9)]))
+    rig = ExecutorRig()
+    rig.wire.before = slowly
+    task = asyncio.create_task(rig.carry_out(*[rig.pod(f"c{number}") for number in range(9)]))
     await asyncio.sleep(1.5)
-    assert stand.wire.under_way == 8
+    assert rig.wire.under_way == 8
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert stand.wire.under_way == 0
+    assert rig.wire.under_way == 0
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -229,28 +229,28 @@ async def test_when_it_is_cancelled_nothing_is_left_under_way() -> None:
 
 
 async def test_one_that_is_ours_already_is_taken_up() -> None:
-    stand = Stand()
-    stand.store.create(PODS, stand.body("c"))
-    await stand.carry_out(stand.pod("c"), stand.pod("d"))
-    assert stand.seen() == ["c", "d"]
-    assert stand.state.refusals == {}
+    rig = ExecutorRig()
+    rig.store.create(PODS, rig.body("c"))
+    await rig.carry_out(rig.pod("c"), rig.pod("d"))
+    assert rig.seen() == ["c", "d"]
+    assert rig.state.refusals == {}
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["that we have not seen", "that we have seen"])
 async def test_one_on_its_way_out_is_waited_for(seen: bool) -> None:
-    stand = Stand()
+    rig = ExecutorRig()
     others: Body = {"ownerReferences": [], "labels": {KIND: "genericjob", JOB_UID: "an older job of this name"}}
-    stand.store.create(PODS, stand.body("c", **others))
-    stand.store.bind(key("c"), "node-1")
-    stand.store.delete(PODS, key("c"))
+    rig.store.create(PODS, rig.body("c", **others))
+    rig.store.bind(key("c"), "node-1")
+    rig.store.delete(PODS, key("c"))
     if seen:
-        stand.pods.replace(stand.store.page(PODS))
-    await stand.carry_out(stand.pod("c"))
-    assert stand.state.refusals == {}
-    assert stand.state.requeue_seconds == 1.0
-    await stand.carry_out(stand.pod("c"), stand.pod("d"))
-    assert stand.there() == ["c", "d"]
-    assert ("create pods c" in stand.wire.made()) is not seen
+        rig.pods.replace(rig.store.page(PODS))
+    await rig.carry_out(rig.pod("c"))
+    assert rig.state.refusals == {}
+    assert rig.state.requeue_seconds == 1.0
+    await rig.carry_out(rig.pod("c"), rig.pod("d"))
+    assert rig.there() == ["c", "d"]
+    assert ("create pods c" in rig.wire.made()) is not seen
 
 
 @pytest.mark.parametrize(
@@ -263,37 +263,37 @@ async def test_one_on_its_way_out_is_waited_for(seen: bool) -> None:
     ],
 )
 async def test_a_foreign_one_is_told_of_and_the_others_are_made(metadata: Body) -> None:
-    stand = Stand()
+    rig = ExecutorRig()
     for one in metadata.get("ownerReferences", ()):
-        one["uid"] = stand.store.create(JOB, manifest("other"))["metadata"]["uid"]
-    body = stand.body("c", **metadata)
-    labels = {name: value.format(uid=stand.job.uid) for name, value in body["metadata"]["labels"].items()}
-    stand.store.create(PODS, body | {"metadata": body["metadata"] | {"labels": labels}})
-    await stand.carry_out(stand.pod("c"), stand.pod("d"))
-    assert stand.there() == ["c", "d"]
-    refusal = stand.state.refusals["Pod", "c"]
+        one["uid"] = rig.store.create(JOB, manifest("other"))["metadata"]["uid"]
+    body = rig.body("c", **metadata)
+    labels = {name: value.format(uid=rig.job.uid) for name, value in body["metadata"]["labels"].items()}
+    rig.store.create(PODS, body | {"metadata": body["metadata"] | {"labels": labels}})
+    await rig.carry_out(rig.pod("c"), rig.pod("d"))
+    assert rig.there() == ["c", "d"]
+    refusal = rig.state.refusals["Pod", "c"]
     assert (refusal.name, refusal.kind, refusal.reason) == ("c", "Pod", "AlreadyExists")
     assert "already exists" in refusal.message
     assert refusal.retry_at == START + timedelta(seconds=1)
-    assert "c" not in stand.seen()
-    assert stand.state.requeue_seconds == 0.0
+    assert "c" not in rig.seen()
+    assert rig.state.requeue_seconds == 0.0
 
 
 async def test_one_that_has_gone_meanwhile_is_left_to_the_next_pass() -> None:
-    stand = Stand()
-    stand.store.create(PODS, stand.body("c"))
+    rig = ExecutorRig()
+    rig.store.create(PODS, rig.body("c"))
 
     async def after(call: Call) -> None:
-        stand.store.delete(PODS, key("c"))
+        rig.store.delete(PODS, key("c"))
 
     async def before(call: Call) -> None:
         if call.verb == "get":
-            stand.store.delete(PODS, key("c"))
+            rig.store.delete(PODS, key("c"))
 
-    stand.wire.before = before
-    await stand.carry_out(stand.pod("c"))
-    assert stand.state.refusals == {}
-    assert stand.state.requeue_seconds is not None
+    rig.wire.before = before
+    await rig.carry_out(rig.pod("c"))
+    assert rig.state.refusals == {}
+    assert rig.state.requeue_seconds is not None
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -311,108 +311,108 @@ async def test_one_that_has_gone_meanwhile_is_left_to_the_next_pass() -> None:
     ],
 )
 async def test_what_is_refused_is_kept_with_its_reason_and_its_time(error: ApiError, wait: int) -> None:
-    stand = Stand()
-    stand.wire.before = refuse(error, "create pods c0")
-    await stand.carry_out(stand.pod("c0"))
-    refusal = stand.state.refusals["Pod", "c0"]
+    rig = ExecutorRig()
+    rig.wire.before = refuse(error, "create pods c0")
+    await rig.carry_out(rig.pod("c0"))
+    refusal = rig.state.refusals["Pod", "c0"]
     assert (refusal.reason, refusal.message) == (error.reason, str(error))
     assert refusal.quota is isinstance(error, QuotaError)
     assert refusal.retry_at == START + timedelta(seconds=wait)
     assert refusal.since == START
-    assert stand.telemetry.writes["create", "pods", error.reason] == 1
-    assert stand.state.requeue_seconds == 0.0  # so that it is told at once
+    assert rig.telemetry.writes["create", "pods", error.reason] == 1
+    assert rig.state.requeue_seconds == 0.0  # so that it is told at once
 
 
 async def test_what_refuses_one_refuses_its_like_and_no_other() -> None:
-    stand = Stand()
-    pods = [stand.pod(f"{role}{number}", role=role) for role in ("a", "b") for number in range(20)]
-    stand.wire.before = refuse(ForbiddenError("no"), *[f"create pods a{number}" for number in range(20)])
-    await stand.carry_out(*pods, *[stand.service(f"s{number}") for number in range(3)])
-    assert [one for one in stand.wire.made() if " a" in one] == ["create pods a0"]
-    assert stand.there() == sorted(f"b{number}" for number in range(20))
-    assert len(stand.store.list(SERVICES)[0]) == 3
+    rig = ExecutorRig()
+    pods = [rig.pod(f"{role}{number}", role=role) for role in ("a", "b") for number in range(20)]
+    rig.wire.before = refuse(ForbiddenError("no"), *[f"create pods a{number}" for number in range(20)])
+    await rig.carry_out(*pods, *[rig.service(f"s{number}") for number in range(3)])
+    assert [one for one in rig.wire.made() if " a" in one] == ["create pods a0"]
+    assert rig.there() == sorted(f"b{number}" for number in range(20))
+    assert len(rig.store.list(SERVICES)[0]) == 3
 
 
 async def test_until_its_time_is_over_none_of_its_like_is_asked_for() -> None:
-    stand = Stand()
-    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
-    pods = [stand.pod(f"a{number}") for number in range(5)]
-    await stand.carry_out(*pods)
-    stand.state.expire(START + timedelta(seconds=0.9), [])
-    assert stand.state.refusals
-    await stand.carry_out(*pods[1:])
-    assert stand.wire.made() == ["create pods a0"]
-    stand.state.expire(START + timedelta(seconds=1), [("Pod", "a0")])
-    assert stand.state.refusals, "it is told of until it is made"
-    stand.wire.before = slowly
-    await stand.carry_out(*pods)
-    assert stand.there() == [f"a{number}" for number in range(5)]
-    assert stand.state.refusals == {}
+    rig = ExecutorRig()
+    rig.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    pods = [rig.pod(f"a{number}") for number in range(5)]
+    await rig.carry_out(*pods)
+    rig.state.expire(START + timedelta(seconds=0.9), [])
+    assert rig.state.refusals
+    await rig.carry_out(*pods[1:])
+    assert rig.wire.made() == ["create pods a0"]
+    rig.state.expire(START + timedelta(seconds=1), [("Pod", "a0")])
+    assert rig.state.refusals, "it is told of until it is made"
+    rig.wire.before = slowly
+    await rig.carry_out(*pods)
+    assert rig.there() == [f"a{number}" for number in range(5)]
+    assert rig.state.refusals == {}
 
 
 async def test_a_refusal_of_what_is_no_longer_wanted_is_forgotten() -> None:
-    stand = Stand()
-    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
-    await stand.carry_out(stand.pod("a0"))
-    stand.state.expire(START + timedelta(seconds=1), [])
-    assert stand.state.refusals == stand.state.blocked_until == {}
+    rig = ExecutorRig()
+    rig.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    await rig.carry_out(rig.pod("a0"))
+    rig.state.expire(START + timedelta(seconds=1), [])
+    assert rig.state.refusals == rig.state.blocked_until == {}
 
 
 async def test_what_was_refused_before_with_the_same_words_is_not_told_again() -> None:
-    stand = Stand()
-    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
-    await stand.carry_out(stand.pod("a0"))
-    stand.state.requeue_seconds, stand.state.blocked_until = 99.0, {}
-    await stand.carry_out(stand.pod("a0"))
-    assert stand.state.requeue_seconds == 2.0, "only when it may be tried again"
-    stand.state.blocked_until = {}
-    stand.wire.before = refuse(ForbiddenError("still no"), "create pods a0")
-    await stand.carry_out(stand.pod("a0"))
-    assert stand.state.requeue_seconds == 0.0
+    rig = ExecutorRig()
+    rig.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    await rig.carry_out(rig.pod("a0"))
+    rig.state.requeue_seconds, rig.state.blocked_until = 99.0, {}
+    await rig.carry_out(rig.pod("a0"))
+    assert rig.state.requeue_seconds == 2.0, "only when it may be tried again"
+    rig.state.blocked_until = {}
+    rig.wire.before = refuse(ForbiddenError("still no"), "create pods a0")
+    await rig.carry_out(rig.pod("a0"))
+    assert rig.state.requeue_seconds == 0.0
 
 
 async def test_people_are_told_once_whatever_the_numbers_in_it() -> None:
-    stand = Stand()
+    rig = ExecutorRig()
     for used in range(3):
-        stand.wire.before = refuse(ForbiddenError(f"exceeded quota, used: {used}"), f"create pods a{used}")
-        stand.state.blocked_until = {}
-        await stand.carry_out(stand.pod(f"a{used}"))
-    (told,) = stand.state.unsent_events
+        rig.wire.before = refuse(ForbiddenError(f"exceeded quota, used: {used}"), f"create pods a{used}")
+        rig.state.blocked_until = {}
+        await rig.carry_out(rig.pod(f"a{used}"))
+    (told,) = rig.state.unsent_events
     assert (told.event_reason, told.warning) == ("FailedCreate", True)
     assert str(told) == "Pod a0 could not be created: Forbidden: exceeded quota, used: 0"
 
 
 async def test_what_is_refused_again_waits_twice_as_long_up_to_a_limit() -> None:
-    stand = Stand()
-    stand.wire.before = refuse(ForbiddenError("no"), "create pods a0")
+    rig = ExecutorRig()
+    rig.wire.before = refuse(ForbiddenError("no"), "create pods a0")
     waits = []
     for _ in range(7):
-        stand.state.blocked_until = {}
-        await stand.carry_out(stand.pod("a0"))
-        at = stand.state.refusals["Pod", "a0"].retry_at
+        rig.state.blocked_until = {}
+        await rig.carry_out(rig.pod("a0"))
+        at = rig.state.refusals["Pod", "a0"].retry_at
         waits.append((at - START).total_seconds() if at is not None else None)
     assert waits == [1, 2, 4, 8, 16, 30, 30]
 
 
 async def test_a_pod_of_an_older_job_of_the_same_name_is_waited_for() -> None:
     """It is not being deleted yet, but it will be: nobody needs to be told."""
-    stand = Stand()
-    uid = stand.store.create(JOB, manifest("stands-in"))["metadata"]["uid"]  # or it would be collected at once
-    older = {"kind": stand.job.owner.kind, "name": stand.job.owner.name, "uid": uid, "controller": True}
-    stand.store.create(PODS, stand.body("c", ownerReferences=[older]))
-    await stand.carry_out(stand.pod("c"))
-    assert stand.state.refusals == {}
-    assert stand.state.unsent_events == ()
-    assert stand.state.requeue_seconds == 1.0
+    rig = ExecutorRig()
+    uid = rig.store.create(JOB, manifest("stands-in"))["metadata"]["uid"]  # or it would be collected at once
+    older = {"kind": rig.job.owner.kind, "name": rig.job.owner.name, "uid": uid, "controller": True}
+    rig.store.create(PODS, rig.body("c", ownerReferences=[older]))
+    await rig.carry_out(rig.pod("c"))
+    assert rig.state.refusals == {}
+    assert rig.state.unsent_events == ()
+    assert rig.state.requeue_seconds == 1.0
 
 
 async def test_a_foreign_name_bars_nobody() -> None:
-    stand = Stand()
-    stand.store.create(PODS, stand.body("a0", labels={}, ownerReferences=[]))
-    pods = [stand.pod(f"a{number}") for number in range(5)]
-    await stand.carry_out(*pods)
-    await stand.carry_out(*pods[1:])
-    assert stand.there() == [f"a{number}" for number in range(5)]
+    rig = ExecutorRig()
+    rig.store.create(PODS, rig.body("a0", labels={}, ownerReferences=[]))
+    pods = [rig.pod(f"a{number}") for number in range(5)]
+    await rig.carry_out(*pods)
+    await rig.carry_out(*pods[1:])
+    assert rig.there() == [f"a{number}" for number in range(5)]
 
 
 # -- what is gone ----------------------------------------------------------------------------------------------------
@@ -420,103 +420,103 @@ async def test_a_foreign_name_bars_nobody() -> None:
 
 @pytest.mark.parametrize("other", [False, True], ids=["gone", "another of its name"])
 async def test_what_is_gone_already_is_as_good_as_deleted(other: bool) -> None:
-    stand = Stand()
-    uid = stand.exists("a")
-    stand.store.delete(PODS, key("a"))
+    rig = ExecutorRig()
+    uid = rig.exists("a")
+    rig.store.delete(PODS, key("a"))
     if other:
-        stand.store.create(PODS, stand.body("a"))
-    await stand.carry_out(deletes=(stand.delete("a", uid),))
-    assert stand.seen() == []
-    assert stand.there() == (["a"] if other else [])
+        rig.store.create(PODS, rig.body("a"))
+    await rig.carry_out(deletes=(rig.delete("a", uid),))
+    assert rig.seen() == []
+    assert rig.there() == (["a"] if other else [])
 
 
 async def test_one_that_lingers_is_seen_as_it_now_is() -> None:
-    stand = Stand()
-    uid = stand.exists("a", node="node-1")
-    await stand.carry_out(deletes=(stand.delete("a", uid),))
-    assert stand.pods.get(key("a")).metadata.deletion_timestamp is not None
-    await stand.carry_out(deletes=(stand.delete("a", uid, force=True),))
-    assert stand.seen() == stand.there() == []
-    assert [call.body["grace"] for call in stand.wire.calls] == [None, 0]
+    rig = ExecutorRig()
+    uid = rig.exists("a", node="node-1")
+    await rig.carry_out(deletes=(rig.delete("a", uid),))
+    assert rig.pods.get(key("a")).metadata.deletion_timestamp is not None
+    await rig.carry_out(deletes=(rig.delete("a", uid, force=True),))
+    assert rig.seen() == rig.there() == []
+    assert [call.body["grace"] for call in rig.wire.calls] == [None, 0]
 
 
 async def test_a_patch_of_what_is_gone_says_that_it_is() -> None:
-    stand = Stand()
-    uid = stand.exists("a")
-    stand.store.delete(PODS, key("a"))
-    await stand.carry_out(stand.pod("b"), patches=(stand.patch("a", uid),))
-    assert stand.seen() == ["b"]
+    rig = ExecutorRig()
+    uid = rig.exists("a")
+    rig.store.delete(PODS, key("a"))
+    await rig.carry_out(rig.pod("b"), patches=(rig.patch("a", uid),))
+    assert rig.seen() == ["b"]
 
 
 # -- the job itself --------------------------------------------------------------------------------------------------
 
 
 async def test_the_status_is_stored_on_what_it_was_based_on_and_seen_at_once() -> None:
-    stand = Stand()
-    version = stand.document["metadata"]["resourceVersion"]
-    await stand.executor.store(stand.job, version, {"phase": "Pending"})
-    assert stand.view.job(("genericjob", key()))["status"] == {"phase": "Pending"}  # type: ignore[index]
+    rig = ExecutorRig()
+    version = rig.document["metadata"]["resourceVersion"]
+    await rig.executor.store(rig.job, version, {"phase": "Pending"})
+    assert rig.view.job(("genericjob", key()))["status"] == {"phase": "Pending"}  # type: ignore[index]
     with pytest.raises(ConflictError):
-        await stand.executor.store(stand.job, version, {"phase": "Running"})
-    assert stand.telemetry.writes == {
+        await rig.executor.store(rig.job, version, {"phase": "Running"})
+    assert rig.telemetry.writes == {
         ("patch", JOB.id, "done"): 1,
         ("patch", JOB.id, "Conflict"): 1,
     }
 
 
 async def test_a_job_that_has_lived_out_is_removed_with_its_children_after_all_else() -> None:
-    stand = Stand()
-    uid = stand.exists("a")
-    await stand.carry_out(deletes=(stand.delete("a", uid),), remove_job=True)
-    assert stand.wire.made() == ["delete pods a", f"delete {JOB.id} train"]
-    assert stand.store.list(JOB)[0] == ()
-    assert [str(event) for event in stand.state.unsent_events] == ["Deleted job: train"]
+    rig = ExecutorRig()
+    uid = rig.exists("a")
+    await rig.carry_out(deletes=(rig.delete("a", uid),), remove_job=True)
+    assert rig.wire.made() == ["delete pods a", f"delete {JOB.id} train"]
+    assert rig.store.list(JOB)[0] == ()
+    assert [str(event) for event in rig.state.unsent_events] == ["Deleted job: train"]
 
 
 @pytest.mark.parametrize("finalizers", [[], ["example.org/stay"]], ids=["gone", "lingers"])
 async def test_a_job_that_was_removed_is_known_to_be(finalizers: list[str]) -> None:
     """Else the next pass, before the watch tells, would remove it and tell of it once more."""
-    stand = Stand()
-    body = stand.store.patch(JOB, key(), {"metadata": {"finalizers": finalizers}})
-    stand.view.jobs[stand.job.kind].add_written(body)
-    await stand.carry_out(remove_job=True)
+    rig = ExecutorRig()
+    body = rig.store.patch(JOB, key(), {"metadata": {"finalizers": finalizers}})
+    rig.view.jobs[rig.job.kind].add_written(body)
+    await rig.carry_out(remove_job=True)
 
-    found = stand.view.job((stand.job.kind, key()))
+    found = rig.view.job((rig.job.kind, key()))
     assert found is None or finalizers
     assert found is None or "deletionTimestamp" in found["metadata"]
 
 
 async def test_a_job_that_is_gone_already_needs_no_removing() -> None:
-    stand = Stand()
-    stand.store.delete(JOB, key())
-    await stand.carry_out(remove_job=True)
-    assert stand.state.unsent_events == ()
+    rig = ExecutorRig()
+    rig.store.delete(JOB, key())
+    await rig.carry_out(remove_job=True)
+    assert rig.state.unsent_events == ()
 
 
 async def test_another_job_of_the_name_is_not_removed() -> None:
-    stand = Stand()
-    stand.store.delete(JOB, key())
-    stand.store.create(JOB, manifest())
+    rig = ExecutorRig()
+    rig.store.delete(JOB, key())
+    rig.store.create(JOB, manifest())
     with pytest.raises(ConflictError):
-        await stand.carry_out(remove_job=True)
-    assert len(stand.store.list(JOB)[0]) == 1
+        await rig.carry_out(remove_job=True)
+    assert len(rig.store.list(JOB)[0]) == 1
 
 
 async def test_pod_groups_of_several_schedulers_are_told_apart() -> None:
     """They have the same kind and may have the same name."""
     groups = groups_of(KINDS)
-    stand = Stand(extras=groups)
-    bodies = [{**stand.body("train", kind="PodGroup"), "apiVersion": one.api_version} for one in groups]
-    await stand.carry_out(*[Create(body) for body in bodies])
-    first, second, *_ = stand.view.observe(stand.job, ()).extras
-    await stand.carry_out(
+    rig = ExecutorRig(extras=groups)
+    bodies = [{**rig.body("train", kind="PodGroup"), "apiVersion": one.api_version} for one in groups]
+    await rig.carry_out(*[Create(body) for body in bodies])
+    first, second, *_ = rig.view.observe(rig.job, ()).extras
+    await rig.carry_out(
         deletes=(Delete("PodGroup", "train", first.metadata.uid, "for the test", api=first.api_version),),
         patches=(Patch("PodGroup", "train", second.metadata.uid, {"spec": {}}, "likewise", api=second.api_version),),
     )
 
-    left = [extra.api_version for extra in stand.view.observe(stand.job, ()).extras]
+    left = [extra.api_version for extra in rig.view.observe(rig.job, ()).extras]
     assert left == [one.api_version for one in groups if one.api_version != first.api_version]
-    assert stand.wire.made()[-2:] == [
+    assert rig.wire.made()[-2:] == [
         f"patch podgroups.{second.api_version.split('/')[0]} train",
         f"delete podgroups.{first.api_version.split('/')[0]} train",
     ]

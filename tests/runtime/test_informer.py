@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List, watch, go on: against the real store, over a wire that breaks when told to."""
+"""The informer lists, watches and continues, on the real store, with requests that fail when a test says so."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 
 import pytest
-from runtime_rig import VIRTUAL, Call, LoopClock, Wire
+from runtime_rig import VIRTUAL, Call, LoopClock, RecordingCluster
 
 from trainwright.errors import ApiError, GoneError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -21,12 +21,12 @@ from trainwright.runtime.telemetry import Telemetry
 pytestmark = VIRTUAL
 
 
-class Stand:
-    """A store, a wire to it, and one informer of pods with what it told."""
+class InformerRig:
+    """A store, recorded requests, and one informer of pods with the changes that it reported."""
 
-    def __init__(self, history: int = 8192, cluster: Wire | None = None) -> None:
+    def __init__(self, history: int = 8192, cluster: RecordingCluster | None = None) -> None:
         self.store = Store(LoopClock(), history=history)
-        self.wire = cluster or Wire(LocalCluster(self.store))
+        self.wire = cluster or RecordingCluster(LocalCluster(self.store))
         self.cache = Cache(PODS)
         self.told: list[tuple[set[str], set[str]]] = []
         self.telemetry = Telemetry()
@@ -63,7 +63,7 @@ class Stand:
 
 
 def refusing(verb: str, error: ApiError, times: int = 10**6) -> Callable[[Call], Awaitable[None]]:
-    """What a wire does before a request: refuse this verb so many times."""
+    """A hook for `RecordingCluster.before`: refuse this verb so many times."""
     left = [times]
 
     async def before(call: Call) -> None:
@@ -75,67 +75,67 @@ def refusing(verb: str, error: ApiError, times: int = 10**6) -> Callable[[Call],
 
 
 async def test_it_lists_then_follows() -> None:
-    stand = Stand()
-    stand.make("a")
-    async with stand.running():
-        assert stand.informer.synced.is_set()
-        assert stand.told == [({"job"}, {"a"})]
-        stand.make("b", **{JOB_UID: "other"})
-        stand.touch("a")
-        stand.remove("a")
+    rig = InformerRig()
+    rig.make("a")
+    async with rig.running():
+        assert rig.informer.synced.is_set()
+        assert rig.told == [({"job"}, {"a"})]
+        rig.make("b", **{JOB_UID: "other"})
+        rig.touch("a")
+        rig.remove("a")
         await asyncio.sleep(0.001)
-    assert stand.told[1:] == [({"job", "other"}, {"a", "b"})]
-    assert stand.names() == {"b"}
-    assert stand.wire.made("list", "watch") == ["list pods", "watch pods"]
-    assert stand.telemetry.lists == {"pods": 1}
-    assert stand.telemetry.watch_events == {"pods": 3}
+    assert rig.told[1:] == [({"job", "other"}, {"a", "b"})]
+    assert rig.names() == {"b"}
+    assert rig.wire.made("list", "watch") == ["list pods", "watch pods"]
+    assert rig.telemetry.lists == {"pods": 1}
+    assert rig.telemetry.watch_events == {"pods": 3}
 
 
 async def test_it_sees_only_its_scope_and_what_leaves_it_is_gone() -> None:
-    stand = Stand()
-    stand.make("a")
-    stand.store.create(PODS, {"metadata": {"name": "x", "namespace": "default"}, "spec": {}})
-    async with stand.running():
-        assert stand.names() == {"a"}
-        stand.store.patch(PODS, Key("default", "a"), {"metadata": {"labels": {KIND: None}}})
+    rig = InformerRig()
+    rig.make("a")
+    rig.store.create(PODS, {"metadata": {"name": "x", "namespace": "default"}, "spec": {}})
+    async with rig.running():
+        assert rig.names() == {"a"}
+        rig.store.patch(PODS, Key("default", "a"), {"metadata": {"labels": {KIND: None}}})
         await asyncio.sleep(0.001)
-        assert stand.names() == set()
-        assert stand.told[-1] == ({"job"}, {"a"})
+        assert rig.names() == set()
+        assert rig.told[-1] == ({"job"}, {"a"})
 
 
 async def test_our_own_write_that_comes_back_is_told_to_nobody() -> None:
-    stand = Stand()
-    stand.make("a")
-    async with stand.running():
-        stand.told.clear()
-        stand.touch("a")
-        stand.cache.add_written(await stand.wire.get(PODS, Key("default", "a")))
+    rig = InformerRig()
+    rig.make("a")
+    async with rig.running():
+        rig.told.clear()
+        rig.touch("a")
+        rig.cache.add_written(await rig.wire.get(PODS, Key("default", "a")))
         await asyncio.sleep(0.001)
-        assert stand.told == []
+        assert rig.told == []
 
 
 # -- when the wire breaks --------------------------------------------------------------------------------------------
 
 
 async def test_a_watch_that_breaks_goes_on_where_it_was() -> None:
-    stand = Stand()
+    rig = InformerRig()
     cut = asyncio.Event()
 
     async def before(call: Call) -> None:
-        if call.verb == "watch" and len(stand.times("watch")) == 2:
+        if call.verb == "watch" and len(rig.times("watch")) == 2:
             await cut.wait()
 
-    stand.wire.before = before
-    stand.wire.inner = Breaking(stand.store, after=1)
-    async with stand.running():
-        stand.make("a")
+    rig.wire.before = before
+    rig.wire.inner = Breaking(rig.store, after=1)
+    async with rig.running():
+        rig.make("a")
         await asyncio.sleep(1)
-        stand.make("b")
-        stand.remove("a")
+        rig.make("b")
+        rig.remove("a")
         cut.set()
         await asyncio.sleep(1)
-        assert stand.names() == {"b"}
-    assert len(stand.times("list")) == 1
+        assert rig.names() == {"b"}
+    assert len(rig.times("list")) == 1
 
 
 BROKEN = UnavailableError("gone away")
@@ -164,63 +164,63 @@ class Breaking(LocalCluster):
 
 @pytest.mark.parametrize("error", [UnavailableError("no"), None], ids=["broken", "ended"])
 async def test_nothing_is_lost_by_watches_that_end_after_every_batch(error: ApiError | None) -> None:
-    stand = Stand()
-    stand.wire.inner = Breaking(stand.store, 1, error)
-    async with stand.running():
+    rig = InformerRig()
+    rig.wire.inner = Breaking(rig.store, 1, error)
+    async with rig.running():
         for number in range(20):
-            stand.make(f"p{number}")
+            rig.make(f"p{number}")
             await asyncio.sleep(0.5)
-        assert len(stand.names()) == 20
-    assert len(stand.times("list")) == 1
+        assert len(rig.names()) == 20
+    assert len(rig.times("list")) == 1
 
 
 async def test_a_forgotten_version_leads_to_a_new_list() -> None:
-    stand = Stand(history=4)
-    stand.make("old")
+    rig = InformerRig(history=4)
+    rig.make("old")
     hold = asyncio.Event()
 
     async def before(call: Call) -> None:
         if call.verb == "watch":
             await hold.wait()
 
-    stand.wire.before = before
-    async with stand.running():
-        stand.remove("old")
+    rig.wire.before = before
+    async with rig.running():
+        rig.remove("old")
         for number in range(20):
-            stand.make(f"p{number}")
+            rig.make(f"p{number}")
         hold.set()
         await asyncio.sleep(1)
-        assert stand.names() == {f"p{number}" for number in range(20)}
-        assert stand.told[-1] == ({"job"}, {"old", *stand.names()})
-    assert len(stand.times("list")) == 2
+        assert rig.names() == {f"p{number}" for number in range(20)}
+        assert rig.told[-1] == ({"job"}, {"old", *rig.names()})
+    assert len(rig.times("list")) == 2
 
 
 async def test_a_new_list_tells_only_of_what_has_changed() -> None:
-    stand = Stand()
+    rig = InformerRig()
     for name in ("same", "other", "gone"):
-        stand.make(name)
-    stand.wire.before = refusing("watch", GoneError("too old"), 1)
-    async with stand.running():
-        stand.touch("other")
-        stand.remove("gone")
+        rig.make(name)
+    rig.wire.before = refusing("watch", GoneError("too old"), 1)
+    async with rig.running():
+        rig.touch("other")
+        rig.remove("gone")
         await asyncio.sleep(5)
-    assert stand.told == [({"job"}, {"same", "other", "gone"}), ({"job"}, {"other", "gone"})]
+    assert rig.told == [({"job"}, {"same", "other", "gone"}), ({"job"}, {"other", "gone"})]
 
 
 async def test_a_list_is_never_older_than_what_we_have_written_or_been_told() -> None:
-    stand = Stand()
-    async with stand.running():
-        stand.make("told")
+    rig = InformerRig()
+    async with rig.running():
+        rig.make("told")
         await asyncio.sleep(0.001)
-        told = stand.store.version
-        stand.make("ours")
-        stand.cache.add_written(await stand.wire.get(PODS, Key("default", "ours")))
-        ours = stand.store.version
-    assert stand.cache.newest_version == int(ours) > int(told)
-    stand.informer._list_watch.relist()
-    async with stand.running():
+        told = rig.store.version
+        rig.make("ours")
+        rig.cache.add_written(await rig.wire.get(PODS, Key("default", "ours")))
+        ours = rig.store.version
+    assert rig.cache.newest_version == int(ours) > int(told)
+    rig.informer._list_watch.relist()
+    async with rig.running():
         pass
-    assert [call.version for call in stand.wire.calls if call.verb == "list"] == ["", ours]
+    assert [call.version for call in rig.wire.calls if call.verb == "list"] == ["", ours]
 
 
 def rates(times: list[float]) -> list[float]:
@@ -237,11 +237,11 @@ def rates(times: list[float]) -> list[float]:
     ],
 )
 async def test_a_server_that_refuses_is_asked_ever_more_rarely_up_to_a_limit(verb: str, error: ApiError) -> None:
-    stand = Stand()
-    stand.wire.before = refusing(verb, error)
-    async with stand.running():
+    rig = InformerRig()
+    rig.wire.before = refusing(verb, error)
+    async with rig.running():
         await asyncio.sleep(600)
-    gaps = rates(stand.times(verb))
+    gaps = rates(rig.times(verb))
     assert 0.1 <= gaps[0] <= 0.3
     for place, gap in enumerate(gaps):
         pause = min(0.2 * 2**place, 30)
@@ -250,48 +250,48 @@ async def test_a_server_that_refuses_is_asked_ever_more_rarely_up_to_a_limit(ver
 
 
 async def test_after_good_news_the_pauses_are_short_again() -> None:
-    stand = Stand()
-    stand.wire.before = refusing("watch", UnavailableError("no"), 8)
-    async with stand.running():
+    rig = InformerRig()
+    rig.wire.before = refusing("watch", UnavailableError("no"), 8)
+    async with rig.running():
         await asyncio.sleep(200)
-        assert len(stand.times("watch")) == 9
-        stand.wire.inner = Breaking(stand.store, 1)
-        stand.make("a")
+        assert len(rig.times("watch")) == 9
+        rig.wire.inner = Breaking(rig.store, 1)
+        rig.make("a")
         await asyncio.sleep(0.1)
-        stand.wire.before = refusing("watch", UnavailableError("no"), 1)
-        stand.make("b")
+        rig.wire.before = refusing("watch", UnavailableError("no"), 1)
+        rig.make("b")
         await asyncio.sleep(5)
-        assert stand.names() == {"a", "b"}
+        assert rig.names() == {"a", "b"}
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely_too() -> None:
-    stand = Stand()
-    stand.wire.inner = Breaking(stand.store, 0, None)
-    async with stand.running():
+    rig = InformerRig()
+    rig.wire.inner = Breaking(rig.store, 0, None)
+    async with rig.running():
         await asyncio.sleep(600)
-    assert 15 <= len(stand.times("watch")) <= 60
+    assert 15 <= len(rig.times("watch")) <= 60
 
 
 async def test_a_watch_that_ends_after_a_long_silence_goes_on_at_once() -> None:
-    stand = Stand()
+    rig = InformerRig()
 
     async def before(call: Call) -> None:
         if call.verb == "watch":
             await asyncio.sleep(300)
             raise UnavailableError("timed out")
 
-    stand.wire.before = before
-    async with stand.running():
+    rig.wire.before = before
+    async with rig.running():
         await asyncio.sleep(1500)
-    assert all(gap <= 300.31 for gap in rates(stand.times("watch")))
+    assert all(gap <= 300.31 for gap in rates(rig.times("watch")))
 
 
 async def test_bookmarks_move_the_watch_on_and_tell_nobody() -> None:
-    stand = Stand()
-    async with stand.running():
-        stand.told.clear()
+    rig = InformerRig()
+    async with rig.running():
+        rig.told.clear()
         for number in range(600):
-            stand.store.create(PODS, {"metadata": {"name": f"x{number}", "namespace": "default"}, "spec": {}})
+            rig.store.create(PODS, {"metadata": {"name": f"x{number}", "namespace": "default"}, "spec": {}})
         await asyncio.sleep(0.001)
-        assert stand.informer._list_watch._version == stand.store.version
-        assert stand.told == []
+        assert rig.informer._list_watch._version == rig.store.version
+        assert rig.told == []

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 
 import pytest
-from runtime_rig import JOB, VIRTUAL, Call, Run, Stage, key
+from runtime_rig import JOB, VIRTUAL, Call, ControllerRig, Run, key
 
 from trainwright.errors import ConflictError, UnavailableError
 from trainwright.model.job import Body
@@ -39,16 +39,16 @@ ONCE = ({"Exit": 1}, {"Succeeded": 1}, 1)
 
 
 async def test_each_step_is_counted_once() -> None:
-    stage = Stage(fails_first)
-    async with stage.running():
-        stage.submit(replicas=1, limit=1)
-        await stage.until(lambda: stage.phase() == "Running")
-        assert there(stage.controller.telemetry) == {"Running": 1}
-        await stage.finished()
+    rig = ControllerRig(fails_first)
+    async with rig.running():
+        rig.submit(replicas=1, limit=1)
+        await rig.until(lambda: rig.phase() == "Running")
+        assert there(rig.controller.telemetry) == {"Running": 1}
+        await rig.finished()
         await asyncio.sleep(600)
 
-    assert facts(stage.controller.telemetry) == ONCE
-    assert there(stage.controller.telemetry) == {"Succeeded": 1}
+    assert facts(rig.controller.telemetry) == ONCE
+    assert there(rig.controller.telemetry) == {"Succeeded": 1}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def test_each_step_is_counted_once() -> None:
 )
 @pytest.mark.parametrize("done", [False, True], ids=["before the write", "after the write"])
 async def test_a_status_that_is_refused_or_has_no_answer_is_counted_once(*, done: bool, error: Exception) -> None:
-    stage = Stage(fails_first)
+    rig = ControllerRig(fails_first)
     tries: Counter[str] = Counter()
 
     async def lose(call: Call) -> None:
@@ -67,67 +67,69 @@ async def test_a_status_that_is_refused_or_has_no_answer_is_counted_once(*, done
                 raise error
 
     if done:
-        stage.wire.after = lose
+        rig.wire.after = lose
     else:
-        stage.wire.before = lose
-    async with stage.running():
-        stage.submit(replicas=1, limit=1)
-        await stage.finished()
+        rig.wire.before = lose
+    async with rig.running():
+        rig.submit(replicas=1, limit=1)
+        await rig.finished()
         await asyncio.sleep(600)
 
-    assert facts(stage.controller.telemetry) == ONCE
+    assert facts(rig.controller.telemetry) == ONCE
 
 
 async def test_an_operator_that_comes_later_does_not_count_what_was_before() -> None:
-    stage = Stage(fails_first)
-    async with stage.running():
-        stage.submit(replicas=1, limit=1)
-        await stage.until(lambda: "Restarting" in stage.events())
-        await stage.until(lambda: stage.phase() == "Running")
-    stage.made()
-    async with stage.running():
-        stage.submit("other", replicas=1, limit=1)
-        await stage.finished("train", "other")
+    rig = ControllerRig(fails_first)
+    async with rig.running():
+        rig.submit(replicas=1, limit=1)
+        await rig.until(lambda: "Restarting" in rig.events())
+        await rig.until(lambda: rig.phase() == "Running")
+    rig.made()
+    async with rig.running():
+        rig.submit("other", replicas=1, limit=1)
+        await rig.finished("train", "other")
 
-    restarts, ends, _ = facts(stage.controller.telemetry)
+    restarts, ends, _ = facts(rig.controller.telemetry)
     assert (restarts, ends) == ({"Exit": 1}, {"Succeeded": 2})
 
 
 async def test_only_the_first_start_of_a_job_is_timed() -> None:
-    stage = Stage(lambda _: Run(starts=7, lasts=None))
-    async with stage.running():
-        stage.submit(replicas=1)
-        await stage.until(lambda: stage.phase() == "Running")
+    rig = ControllerRig(lambda _: Run(starts=7, lasts=None))
+    async with rig.running():
+        rig.submit(replicas=1)
+        await rig.until(lambda: rig.phase() == "Running")
         for paused in (True, False):
-            stage.store.patch(JOB, key(), {"spec": {"runMode": {"pause": {"enabled": paused}}}})
+            rig.store.patch(JOB, key(), {"spec": {"runMode": {"pause": {"enabled": paused}}}})
             await asyncio.sleep(60)
-        assert stage.phase() == "Running"
+        assert rig.phase() == "Running"
 
-    assert facts(stage.controller.telemetry)[2] == 1
-    assert stage.controller.telemetry.time_to_running["genericjob"].sum == pytest.approx(7, abs=1)
+    assert facts(rig.controller.telemetry)[2] == 1
+    assert rig.controller.telemetry.time_to_running["genericjob"].sum == pytest.approx(7, abs=1)
 
 
 async def test_a_job_that_is_gone_leaves_nothing() -> None:
-    stage = Stage()
-    async with stage.running():
-        stage.submit(replicas=1)
-        await stage.finished()
-        stage.store.delete(JOB, key())
-        stage.submit("long", replicas=1)
-        await stage.finished("long")
-        await stage.until(lambda: len(stage.controller._job_metrics) == 1)
+    rig = ControllerRig()
+    async with rig.running():
+        rig.submit(replicas=1)
+        await rig.finished()
+        rig.store.delete(JOB, key())
+        rig.submit("long", replicas=1)
+        await rig.finished("long")
+        await rig.until(lambda: len(rig.controller._job_metrics) == 1)
 
-    assert there(stage.controller.telemetry) == {"Succeeded": 1}
+    assert there(rig.controller.telemetry) == {"Succeeded": 1}
 
 
 async def test_goodput_is_the_share_of_time_in_which_everything_was_up() -> None:
     """20 s up, 1 s of back-off and 4 s until its pod runs again, 75 s up."""
-    stage = Stage(lambda pod: Run(4, 20, 1) if pod["metadata"]["labels"][ATTEMPT] == "0" else Run(starts=4, lasts=75))
-    stage.controller.telemetry.time = asyncio.get_running_loop().time
-    async with stage.running():
-        stage.submit(replicas=1, limit=1)
-        await stage.finished()
-        told = stage.controller.telemetry.expose()
+    rig = ControllerRig(
+        lambda pod: Run(4, 20, 1) if pod["metadata"]["labels"][ATTEMPT] == "0" else Run(starts=4, lasts=75)
+    )
+    rig.controller.telemetry.time = asyncio.get_running_loop().time
+    async with rig.running():
+        rig.submit(replicas=1, limit=1)
+        await rig.finished()
+        told = rig.controller.telemetry.expose()
 
     found = next(line for line in told.splitlines() if line.startswith("trainwright_goodput_ratio{"))
     assert float(found.split()[-1]) == pytest.approx(0.95, abs=0.005)
@@ -135,10 +137,10 @@ async def test_goodput_is_the_share_of_time_in_which_everything_was_up() -> None
 
 async def test_the_life_of_a_job_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trainwright")
-    stage = Stage(fails_first)
-    async with stage.running():
-        uid = stage.submit(replicas=1, limit=1)["metadata"]["uid"]
-        await stage.finished()
+    rig = ControllerRig(fails_first)
+    async with rig.running():
+        uid = rig.submit(replicas=1, limit=1)["metadata"]["uid"]
+        await rig.finished()
         await asyncio.sleep(600)
 
     lines = [
@@ -162,17 +164,17 @@ async def test_the_life_of_a_job_is_logged(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_an_operator_that_finds_many_jobs_says_nothing_of_each(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage(lambda _: Run(lasts=None))
-    async with stage.running():
-        stage.submit(replicas=1)
-        await stage.until(lambda: stage.phase() == "Running")
+    rig = ControllerRig(lambda _: Run(lasts=None))
+    async with rig.running():
+        rig.submit(replicas=1)
+        await rig.until(lambda: rig.phase() == "Running")
     caplog.set_level(logging.INFO, "trainwright")
     caplog.clear()
-    stage.made()
-    stage.wire.calls.clear()
-    async with stage.running():
+    rig.made()
+    rig.wire.calls.clear()
+    async with rig.running():
         await asyncio.sleep(30)
 
     assert not [record for record in caplog.records if record.name.endswith("job_metrics")]
-    assert stage.wire.made() == []
-    assert there(stage.controller.telemetry) == {"Running": 1}
+    assert rig.wire.made() == []
+    assert there(rig.controller.telemetry) == {"Running": 1}

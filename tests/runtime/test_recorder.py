@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
-from runtime_rig import VIRTUAL, Call, LoopClock, Wire, at_work, nothing
+from runtime_rig import VIRTUAL, Call, LoopClock, RecordingCluster, at_work, nothing
 
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.local.cluster import LocalCluster
@@ -22,10 +22,10 @@ RUNNING, SUCCEEDED = Emit(EventReason.RUNNING, "job is running."), Emit(EventRea
 FAILED = Emit(EventReason.FAILED, "job-worker-0 exited with 1", warning=True)
 
 
-class Stand:
+class RecorderRig:
     def __init__(self) -> None:
         self.store = Store(LoopClock())
-        self.wire = Wire(LocalCluster(self.store))
+        self.wire = RecordingCluster(LocalCluster(self.store))
         self.telemetry = Telemetry()
         self.recorder = Recorder(self.wire, LoopClock(), self.telemetry)
 
@@ -64,11 +64,11 @@ def test_an_event_may_be_in_the_words_of_its_kind() -> None:
 
 
 async def test_events_of_one_moment_have_names_of_their_own() -> None:
-    stand = Stand()
+    rig = RecorderRig()
     for emit in (RUNNING, RUNNING, SUCCEEDED):
-        await stand.recorder.record(job(), emit)
-    assert [one["reason"] for one in stand.told()] == ["Running", "Running", "Succeeded"]
-    assert stand.telemetry.writes["create", "events", "done"] == 3
+        await rig.recorder.record(job(), emit)
+    assert [one["reason"] for one in rig.told()] == ["Running", "Running", "Succeeded"]
+    assert rig.telemetry.writes["create", "events", "done"] == 3
 
 
 @pytest.mark.parametrize("emit", [SUCCEEDED, FAILED], ids=["succeeded", "failed"])
@@ -78,66 +78,66 @@ async def test_events_of_one_moment_have_names_of_their_own() -> None:
     ids=["no answer", "500", "429"],
 )
 async def test_how_a_job_ended_is_told_until_it_is_taken(emit: Emit, error: ApiError) -> None:
-    stand = Stand()
-    stand.refuse(error, times=6)
-    async with at_work(stand.recorder.run()):
-        await stand.recorder.record(job(), emit)
+    rig = RecorderRig()
+    rig.refuse(error, times=6)
+    async with at_work(rig.recorder.run()):
+        await rig.recorder.record(job(), emit)
         await asyncio.sleep(60)
-    assert [one["reason"] for one in stand.told()] == [emit.event_reason]
-    assert len(stand.wire.calls) == 7
-    assert stand.telemetry.writes["create", "events", error.reason] == 6
+    assert [one["reason"] for one in rig.told()] == [emit.event_reason]
+    assert len(rig.wire.calls) == 7
+    assert rig.telemetry.writes["create", "events", error.reason] == 6
 
 
 async def test_what_is_not_taken_is_told_ever_more_rarely_and_all_of_it_in_the_end() -> None:
-    stand = Stand()
-    stand.refuse(UnavailableError("no"))
-    async with at_work(stand.recorder.run()):
+    rig = RecorderRig()
+    rig.refuse(UnavailableError("no"))
+    async with at_work(rig.recorder.run()):
         for emit in (SUCCEEDED, FAILED, RUNNING):
-            await stand.recorder.record(job(), emit)
+            await rig.recorder.record(job(), emit)
         await asyncio.sleep(600)
-        assert len(stand.wire.calls) < 30
-        stand.wire.before = nothing
+        assert len(rig.wire.calls) < 30
+        rig.wire.before = nothing
         await asyncio.sleep(31)
-        assert sorted(one["reason"] for one in stand.told()) == ["Failed", "Succeeded"]
-        asked = len(stand.wire.calls)
+        assert sorted(one["reason"] for one in rig.told()) == ["Failed", "Succeeded"]
+        asked = len(rig.wire.calls)
         await asyncio.sleep(600)
-    assert len(stand.wire.calls) == asked
+    assert len(rig.wire.calls) == asked
 
 
 async def test_nobody_waits_for_a_server_that_takes_no_events() -> None:
-    stand = Stand()
-    stand.refuse(UnavailableError("no"))
+    rig = RecorderRig()
+    rig.refuse(UnavailableError("no"))
     async with asyncio.timeout(0.01):
         for _ in range(1000):
-            await stand.recorder.record(job(), RUNNING)
-            await stand.recorder.record(job(), SUCCEEDED)
-    assert len(stand.wire.calls) == 1
+            await rig.recorder.record(job(), RUNNING)
+            await rig.recorder.record(job(), SUCCEEDED)
+    assert len(rig.wire.calls) == 1
     await asyncio.sleep(5)
-    stand.wire.before = nothing
-    await stand.recorder.record(job(), RUNNING)
-    assert [one["reason"] for one in stand.told()] == ["Running"]
+    rig.wire.before = nothing
+    await rig.recorder.record(job(), RUNNING)
+    assert [one["reason"] for one in rig.told()] == ["Running"]
 
 
 @pytest.mark.parametrize("error", [ForbiddenError("no"), NotFoundError("no namespace")], ids=["403", "404"])
 async def test_what_will_never_be_taken_is_not_tried_again(error: ApiError) -> None:
     """A namespace that is going takes no events: its jobs, and the worker, must not wait for that."""
-    stand = Stand()
-    stand.refuse(error)
+    rig = RecorderRig()
+    rig.refuse(error)
     async with asyncio.timeout(0.01):
-        await stand.recorder.record(job(), SUCCEEDED)
-    assert len(stand.wire.calls) == 1
+        await rig.recorder.record(job(), SUCCEEDED)
+    assert len(rig.wire.calls) == 1
 
 
 async def test_an_event_whose_answer_was_lost_is_taken() -> None:
-    stand = Stand()
+    rig = RecorderRig()
 
     async def after(call: Call) -> None:
-        if len(stand.wire.calls) == 1:
+        if len(rig.wire.calls) == 1:
             raise UnavailableError("the connection broke")
 
-    stand.wire.after = after
-    async with at_work(stand.recorder.run()):
-        await stand.recorder.record(job(), SUCCEEDED)
+    rig.wire.after = after
+    async with at_work(rig.recorder.run()):
+        await rig.recorder.record(job(), SUCCEEDED)
         await asyncio.sleep(1)
-    assert [one["reason"] for one in stand.told()] == ["Succeeded"]
-    assert len(stand.wire.calls) == 2
+    assert [one["reason"] for one in rig.told()] == ["Succeeded"]
+    assert len(rig.wire.calls) == 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """AITrainingJobs in the random worlds, through their real kind: which are drawn, and what must hold of what they say.
 
-`test_worlds` draws them and has each pass told. The story that their conditions tell keeps to the table of transitions.
+`worlds_machine` draws them, `worlds_invariants` reports each pass. Their conditions follow the table of transitions.
 """
 
 from datetime import datetime

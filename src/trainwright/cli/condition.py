@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a pod as a phase and a reason, for people. It runs for every change of every pod, so it must be fast."""
+"""The state of a pod as a phase and a reason, for people. Called for every change of every pod, so it must be fast."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +11,9 @@ from trainwright.model.child import BACKING_OFF, Waiting
 from trainwright.model.job import Body
 from trainwright.model.meta import CONTAINER_SCHEME, KIND
 
-#: Reasons that every pod has for a short time. They are not shown.
+#: Reasons that every pod has for a short time. These reasons are not shown.
 _ORDINARY_REASONS = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
-#: Characters; a longer reason is shortened.
+#: Maximum number of characters of a reason; a longer reason is shortened.
 _MAX_REASON = 300
 _STATUS_LISTS = ("initContainerStatuses", "containerStatuses")
 
@@ -102,7 +102,7 @@ def _waits_for_peers(pod: Body, status: Body) -> str:
 
 
 def _back_off(status: Body) -> str | None:
-    """How a container ended that is in restart back-off, or None if no container is. Such a pod does not run."""
+    """How a container ended that is in restart back-off, or None. Such a pod does not run."""
     for one in status.get("containerStatuses") or ():
         waiting: Any = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") == BACKING_OFF:

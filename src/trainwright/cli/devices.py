@@ -6,16 +6,15 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 
-from trainwright.cli.flags import age
-from trainwright.cli.output import columns
-from trainwright.cli.record import as_yaml
+from trainwright.cli.flags import age, repeated_option, text_option
+from trainwright.cli.output import as_json, as_yaml, columns
 from trainwright.errors import UsageError
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
@@ -24,9 +23,7 @@ from trainwright.node.devices.inventory import GPU, KNOWN_VARIABLES, DeviceSet, 
 from trainwright.node.devices.leases import HeldDevice, LeaseFolder
 from trainwright.runtime.ports import WallClock
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-#: Devices of one resource.
+#: Maximum number of devices of one resource.
 MAX_DEVICES = 1024
 _FILE = "devices.yaml"
 _FIELDS = ("devices", "env")
@@ -36,32 +33,22 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXAMPLE = "huawei.com/Ascend910=8"
 
 
-def device_options(command: Command) -> Command:
+def device_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that declare devices of this machine; `declared` reads their values."""
-    for option in (
-        click.option(
-            "--device-config",
-            metavar="FILE",
-            default="",
-            help="Read from FILE which devices this machine has, and which environment variables tell a container its "
-            "devices.  [default: trainwright/devices.yaml in $XDG_CONFIG_HOME or ~/.config]",
-        ),
-        click.option(
-            "--device",
-            "device",
-            metavar="NAME=N",
-            multiple=True,
-            help="Declare that this machine has N devices of the resource NAME. You can repeat this option.",
-        ),
-        click.option(
-            "--gpus",
-            type=click.IntRange(0, MAX_DEVICES),
-            metavar="N",
-            help=f"Declare that this machine has N GPUs. Same as --device {GPU}=N.",
-        ),
-    ):
-        command = option(command)
-    return command
+    command = text_option(
+        "--device-config",
+        metavar="FILE",
+        help="Read from FILE which devices this machine has, and which environment variables tell a container its "
+        "devices.  [default: trainwright/devices.yaml in $XDG_CONFIG_HOME or ~/.config]",
+    )(command)
+    command = repeated_option(
+        "--device",
+        metavar="NAME=N",
+        help="Declare that this machine has N devices of the resource NAME. You can repeat this option.",
+    )(command)
+    count = click.IntRange(0, MAX_DEVICES)
+    text = f"Declare that this machine has N GPUs. Same as --device {GPU}=N."
+    return click.option("--gpus", type=count, metavar="N", help=text)(command)
 
 
 def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dict[str, DeviceSet]:
@@ -119,7 +106,7 @@ def _name_and_number(text: str) -> tuple[str, int]:
 
 
 def _name_problem(name: str) -> str:
-    """Why a resource name is wrong, or nothing. Only an extended resource can be a device."""
+    """Why a resource name is wrong; empty if it is right. Only an extended resource can be a device."""
     if _NAME.fullmatch(name) and not name.partition("/")[0].endswith("kubernetes.io"):
         return ""
     near = nearest(name, KNOWN_VARIABLES) or next((one for one in KNOWN_VARIABLES if one.endswith(f"/{name}")), "")
@@ -203,7 +190,7 @@ _HEAD = ["RESOURCE", "DEVICE", "USER", "JOB", "POD", "RUN", "PID", "AGE", "STATE
 def show_leases(form: str) -> None:
     """Print every leased device in this form: table, wide, name, json or yaml. Raises EngineError."""
     folder = LeaseFolder()
-    with folder.mutex():  # without it, a run that takes a lease would find the lock of this device held by us
+    with folder.mutex():  # without the mutex, a run that takes a lease would find the lock held by us
         held = folder.held()
     if form in ("table", "wide") and not held:
         click.echo("no device of this machine is leased", err=True)
@@ -213,13 +200,12 @@ def show_leases(form: str) -> None:
 
 def _text(held: list[HeldDevice], form: str) -> str:
     if form in ("table", "wide"):
-        return "".join(f"{line}\n" for line in _table(held))
+        now = WallClock().now()
+        return "".join(f"{line}\n" for line in columns([_HEAD, *(_row(one, now) for one in held)]))
     if form == "name":
         return "".join(f"{one.resource}/{one.device}\n" for one in held)
     whole: Body = {"kind": "DeviceLeaseList", "items": [_item(one) for one in held]}
-    if form == "yaml":
-        return as_yaml([whole])
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+    return as_yaml([whole]) if form == "yaml" else as_json(whole)
 
 
 def _state(one: HeldDevice) -> str:
@@ -234,11 +220,6 @@ def _item(one: HeldDevice) -> Body:
         **msgspec.to_builtins(one.holder),
         "state": _state(one),
     }
-
-
-def _table(held: list[HeldDevice]) -> Iterator[str]:
-    now = WallClock().now()
-    yield from columns(_HEAD, [_row(one, now) for one in held])
 
 
 def _row(one: HeldDevice, now: Time) -> list[str]:

@@ -4,7 +4,6 @@
 A document without a known kind gets problems that say what was expected.
 """
 
-import re
 import sys
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def documents(file: str) -> tuple[Document, ...]:
 
 
 def examined(file: str) -> tuple[Document | MalformedError, ...]:
-    """All documents of one file, and an error for each part of it that is not a document."""
+    """All documents of one file, and an error for each part of the file that is not a document."""
     name = "stdin" if file == "-" else click.format_filename(file)
     try:
         return tuple(examine(name, _bytes(file)))
@@ -57,7 +56,6 @@ def _reason(error: OSError) -> str:
             return f"cannot be read: {error.strerror or error}"
 
 
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 #: Objects of Kubernetes that users keep in the same file as their job.
 _KUBERNETES_KINDS = {
     "v1": "ConfigMap Endpoints LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod ResourceQuota Secret "
@@ -75,7 +73,7 @@ _KUBERNETES_KINDS = {
 
 
 class DocumentSubject(Struct, frozen=True):
-    """What a document describes: a job of one of our kinds, another Kubernetes object (`beside`), or neither."""
+    """What a document describes: a job of our kinds, another Kubernetes object (`beside`), or neither of the two."""
 
     name: str
     kind: Kind | None = None
@@ -170,12 +168,6 @@ def _printable(value: object, otherwise: str) -> str:
     """The value if it is a name that can be printed in one line."""
     fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
     return str(value) if fit else otherwise
-
-
-def check_namespace(namespace: str) -> None:
-    """Raise UsageError if the value of `--namespace` is not a valid namespace."""
-    if namespace and not _NAMESPACE.fullmatch(namespace):
-        raise UsageError(f"{namespace!r} is not a valid namespace: use lower-case letters, digits and dashes")
 
 
 def placed(document: Document, namespace: str) -> Body:

@@ -5,19 +5,22 @@ The kind of a job knows which fields suspend it or change the number of its repl
 """
 
 import re
+from functools import partial
 from typing import Any
 
 import click
 
-from trainwright.cli.flags import Duration
+from trainwright.cli.flags import duration_option
 from trainwright.cli.live_job import LiveJob, await_effect, namespaced, reach
-from trainwright.errors import InvalidError, UsageError
+from trainwright.errors import UsageError
 from trainwright.kinds.base import load
 from trainwright.local.storage.metadata import merge
 from trainwright.model.job import Body
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ROLE
 from trainwright.model.problem import Problem
+
+_wait_option = partial(duration_option, "--wait", help="Wait at most TIME for the effect.")
 
 
 @click.command("annotate")
@@ -40,10 +43,7 @@ def annotate_command(job: str, pairs: tuple[str, ...], namespace: str, overwrite
     if taken and not overwrite:
         listed = ", ".join(f"{key}={present[key]}" for key in taken)
         raise UsageError(f"{reached.run.key} already has {listed}; to replace it, give --overwrite")
-    try:
-        reached.patch({"metadata": {"annotations": wanted}})
-    except InvalidError as error:
-        raise UsageError(str(error)) from None
+    reached.patch({"metadata": {"annotations": wanted}})
     click.echo(f"{reached.run.key} annotated")
 
 
@@ -63,14 +63,7 @@ _ENDED = (Phase.SUCCEEDED.value, Phase.FAILED.value)
 @click.command("suspend")
 @click.argument("job", metavar="JOB")
 @namespaced
-@click.option(
-    "--wait",
-    type=Duration(),
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="Wait at most TIME for the effect.",
-)
+@_wait_option(default="30s")
 def suspend_command(job: str, namespace: str, wait: float) -> None:
     """Pause JOB: end its replicas and keep the job until `trainwright resume` continues it.
 
@@ -87,14 +80,7 @@ def suspend_command(job: str, namespace: str, wait: float) -> None:
 @click.command("resume")
 @click.argument("job", metavar="JOB")
 @namespaced
-@click.option(
-    "--wait",
-    type=Duration(),
-    default="30s",
-    show_default=True,
-    metavar="TIME",
-    help="Wait at most TIME for the effect.",
-)
+@_wait_option(default="30s")
 def resume_command(job: str, namespace: str, wait: float) -> None:
     """Continue JOB after `trainwright suspend`, or after it was submitted in the suspended state.
 
@@ -111,10 +97,7 @@ def resume_command(job: str, namespace: str, wait: float) -> None:
 def _set_suspended(reached: LiveJob, *, on: bool) -> LiveJob:
     if _phase(reached) in _ENDED:
         raise UsageError(f"{reached.run.key} has ended: {reached.kind.phase_of(reached.body['status'])}")
-    try:
-        reached.patch(reached.kind.suspend(reached.body, on))
-    except InvalidError as error:
-        raise UsageError(str(error)) from None
+    reached.patch(reached.kind.suspend(reached.body, on))
     return reached
 
 
@@ -123,7 +106,7 @@ def _ended_or(reached: LiveJob, otherwise: str) -> str:
 
 
 def _phase(reached: LiveJob) -> str:
-    """The job's phase that all kinds share (`Phase`); empty if the job does not exist any more."""
+    """The job's phase in the words that all kinds share (`Phase`); empty if the job does not exist any more."""
     status: Any = (reached.current() or {}).get("status") or {}
     found: str = (status.get("trainwright") or {}).get("phase", "")
     return found
@@ -136,14 +119,7 @@ _ROLE_SIZE = re.compile(r"(.+)=(-?[0-9]{1,9})")
 @click.argument("job", metavar="JOB")
 @click.argument("roles", metavar="ROLE=N...", nargs=-1, required=True)
 @namespaced
-@click.option(
-    "--wait",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="Wait at most TIME for the effect.",
-)
+@_wait_option(default="10s")
 def scale_command(job: str, roles: tuple[str, ...], namespace: str, wait: float) -> None:
     """Set the number of replicas of each ROLE of JOB.
 
@@ -156,11 +132,7 @@ def scale_command(job: str, roles: tuple[str, ...], namespace: str, wait: float)
     """
     wanted = dict(_role_and_size(text) for text in roles)
     reached = reach(job, namespace)
-    change = _change(reached, wanted)
-    try:
-        reached.patch(change)
-    except InvalidError as error:
-        raise UsageError(str(error)) from None
+    reached.patch(_change(reached, wanted))
     await_effect(lambda: all(len(_pods_of(reached, role)) == number for role, number in wanted.items()), wait)
     for role, number in wanted.items():
         existing = len(_pods_of(reached, role))
@@ -176,7 +148,7 @@ def _role_and_size(text: str) -> tuple[str, int]:
 
 
 def _change(reached: LiveJob, wanted: dict[str, int]) -> Body:
-    """One patch for all roles. Raises UsageError if the job would be invalid with it."""
+    """One patch for all roles. Raises UsageError if the job would be invalid with the patch."""
     body, change = reached.body, {}
     for role, number in wanted.items():
         patch = reached.kind.scale(body, role, number)
@@ -198,9 +170,7 @@ def _pods_of(reached: LiveJob, role: str) -> list[Body]:
 @click.command("delete")
 @click.argument("job", metavar="JOB")
 @namespaced
-@click.option(
-    "--wait", type=Duration(), default="60s", show_default=True, metavar="TIME", help="Wait at most TIME for the end."
-)
+@_wait_option(default="60s", help="Wait at most TIME for the end.")
 def delete_command(job: str, namespace: str, wait: float) -> None:
     """End JOB and delete everything that belongs to it. Each replica gets its grace period; the logs are kept.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright exec`: run a command inside a replica of a running job, connected to this terminal or to these pipes.
+"""`trainwright exec`: run a command inside a replica of a running job, connected to our terminal or pipes.
 
 The engine knows the node of the replica; the supervisor of that node runs the command. The supervisor receives our
 standard files if they are pipes or files. If they are a terminal, it receives a new pseudo-terminal, and this process
@@ -41,7 +41,7 @@ _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQU
 
 
 def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None) -> int:
-    """Run the command and return its exit code. With `tty=None` it gets a terminal if this process has one."""
+    """Run the command and return its exit code. With `tty=None` the command gets a terminal if we have one."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if tty and not sys.stdin.isatty():
         raise UsageError("-t needs a terminal, but standard input is not a terminal")
@@ -60,7 +60,7 @@ def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None
 
 
 class CommandNotStarted(UsageError):  # noqa: N818 - the name says what happened
-    """The command cannot be started. The exit code is that of a shell: 127 not found, 126 not executable."""
+    """The command cannot be started. The exit code is as in a shell: 127 not found, 126 not executable."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -113,7 +113,7 @@ def _with_pipes(connection: _Connection, request: TerminalExec) -> int:
 
 @contextmanager
 def _handling(handlers: dict[signal.Signals, Callable[[int], None]]) -> Iterator[None]:
-    """Install signal handlers and restore the previous ones at the end."""
+    """Install signal handlers and restore the previous handlers at the end."""
     before = {number: signal.signal(number, lambda got, _: handlers[signal.Signals(got)](got)) for number in handlers}
     try:
         yield
@@ -134,7 +134,7 @@ def _with_terminal(connection: _Connection, request: TerminalExec) -> int:
 
 
 def _resize(terminal: int) -> None:
-    """Give the pseudo-terminal the size of our terminal. The kernel sends SIGWINCH to the processes in it."""
+    """Give the pseudo-terminal the size of our terminal. The kernel sends SIGWINCH to its processes."""
     with suppress(OSError):
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
@@ -142,7 +142,7 @@ def _resize(terminal: int) -> None:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Put our terminal into raw mode, so that the command receives each key, even Ctrl-C; restore it at the end."""
+    """Put our terminal into raw mode, so that the command receives each key, even Ctrl-C; at the end restore it."""
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps the input that was typed before

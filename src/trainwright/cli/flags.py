@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Option types of the command line: durations, and options in the style of Go programs, which a file can set too.
 
-Go programs accept `-v=4`, `--leader-elect=true` and `-logtostderr`. The command line of an original operator works here
+Go programs accept `-v=4`, `--leader-elect=true` and `-logtostderr`. The command lines of original controllers work here
 without a change. The option file is YAML with one key per option, `lease-duration` or `leaseDuration`. Its values
-become the defaults of the command, so environment variables and the command line override them.
+become the defaults of the command, so environment variables and the command line override the file.
 """
 
-import logging
 import re
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
-#: About a year. A longer time is a typing error, and some timers do not support it.
+#: The longest duration, about a year. A longer time is a typing error, and some timers do not support it.
 _MAX_SECONDS = 366 * 86400.0
 
 
@@ -43,7 +42,7 @@ class Duration(click.ParamType[float]):
 
 
 def parse(text: str) -> float | None:
-    """The seconds of a text such as `30`, `1.5m` or `1h30m`; None if it is not a duration."""
+    """The seconds of a text such as `30`, `1.5m` or `1h30m`; None if the text is not a duration."""
     try:
         seconds = float(text)
         return seconds if 0 <= seconds < inf else None
@@ -72,7 +71,7 @@ def span(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Format an age for a table: in whole seconds, so that it changes at most once per second."""
+    """Format an age for a table: in whole seconds, so that the text changes at most once per second."""
     return f"{max(int(seconds), 0)}s" if seconds < 60 else spell(seconds)
 
 
@@ -121,7 +120,7 @@ class Switch(click.ParamType[bool]):
 
 
 class PortRange(click.ParamType[tuple[int, int]]):
-    """A range of ports, given as the first and the last one: `35000,65000`."""
+    """A range of ports, given as the first and the last port: `35000,65000`."""
 
     name = "ports"
 
@@ -205,13 +204,8 @@ class ZapLevel(click.ParamType[int]):
     """A level of zap, the log library of operators in Go: a word, or a number. Higher numbers log more."""
 
     name = "level"
-    _LEVELS: ClassVar = {
-        "debug": logging.DEBUG,
-        "info": logging.INFO,
-        "warn": logging.WARNING,
-        "error": logging.ERROR,
-        "panic": logging.CRITICAL,
-    }
+    #: The levels of Python's `logging`. Most commands do not need that module, and its import takes 3 ms.
+    _LEVELS: ClassVar = {"debug": 10, "info": 20, "warn": 30, "error": 40, "panic": 50}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the level of Python's `logging`. All numbers of zap from 1 on are debug levels."""
@@ -219,10 +213,19 @@ class ZapLevel(click.ParamType[int]):
             return value
         word = str(value).strip().lower()
         if word.isdecimal() and int(word) > 0:
-            return logging.DEBUG
+            return self._LEVELS["debug"]
         if word not in self._LEVELS:
             self.fail(f"{value!r} is not a level; write {', '.join(self._LEVELS)} or a number from 1 on", param, ctx)
         return self._LEVELS[word]
+
+
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def check_namespace(namespace: str) -> None:
+    """Raise UsageError if the value of `--namespace` is not a valid namespace."""
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(f"{namespace!r} is not a valid namespace: use lower-case letters, digits and dashes")
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -237,6 +240,15 @@ def switch(*names: str, default: bool = False, **more: Any) -> Decorator:
 
 duration_option = partial(click.option, type=Duration(), metavar="TIME", show_default=True)
 text_option = partial(click.option, default="")
+repeated_option = partial(click.option, multiple=True)
+
+
+def choice_option(*names: str, choices: tuple[str, ...], **more: Any) -> Decorator:
+    """A decorator for an option that takes one of these words; the first word is the default."""
+    return click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, **more)
+
+
+output_option = partial(choice_option, "-o", "--output", "form")
 
 
 def kubeconfig_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,11 +2,10 @@
 """`trainwright get`: list the jobs that run on this machine, or show a job with its replicas or with its end.
 
 The engine of a live run gives the current state. For a run that has ended, the command reads the folder of the run. A
-killed run has no final status; then `run.json`, `replicas.jsonl` and `events.jsonl` have what it wrote before.
+killed run has no final status; then `run.json`, `replicas.jsonl` and `events.jsonl` have what the run wrote before.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -15,13 +14,12 @@ from msgspec import Struct
 
 from trainwright.cli.condition import condition
 from trainwright.cli.devices import show_leases
-from trainwright.cli.flags import age
+from trainwright.cli.flags import age, output_option
 from trainwright.cli.live_job import namespaced, reach
-from trainwright.cli.output import columns
+from trainwright.cli.output import as_json, as_yaml, columns
 from trainwright.cli.record import (
     PodCount,
     RecordedPod,
-    as_yaml,
     count_restarts,
     read_events,
     read_job,
@@ -35,15 +33,15 @@ from trainwright.cli.show.text import line as clean
 from trainwright.cli.state import home
 from trainwright.core.autosize import within_bounds
 from trainwright.errors import UsageError
-from trainwright.kinds.base import load
+from trainwright.kinds.base import Kind, load
 from trainwright.kinds.registry import find as kind_of
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ATTEMPT, INDEX, ROLE, Key
+from trainwright.model.meta import ATTEMPT, INDEX, ROLE
 from trainwright.model.units import Time, parse_indexes, parse_time
 from trainwright.runtime.ports import WallClock
 
-#: How many replicas and events of a killed run are listed.
+#: The number of replicas and events of a killed run that are listed.
 _MAX_REPLICAS = 50
 _MAX_EVENTS = 5
 
@@ -57,19 +55,24 @@ class ListedJob(Struct, frozen=True):
     body: Body
     pods: list[Body] | None = None
 
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of the job; None if the kind is not known, because the run was killed before it wrote the job."""
+        return kind_of(self.body.get("apiVersion", ""), self.body.get("kind", ""))
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the job."""
+        return msgspec.convert((self.body.get("status") or {}).get("trainwright") or {}, Ledger)
+
 
 @click.command("get")
 @click.argument("names", metavar="[JOB]...", nargs=-1)
 @namespaced
 @click.option("-a", "--all", "include_ended", is_flag=True, help="List also jobs whose last run has ended.")
 @click.option("--all-users", is_flag=True, help="Show which user and run leases which device of this machine.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["table", "wide", "json", "yaml", "name"]),
-    default="table",
-    show_default=True,
+@output_option(
+    choices=("table", "wide", "json", "yaml", "name"),
     help="Print a table, a table with more columns, the objects, or only their names.",
 )
 def command(names: tuple[str, ...], namespace: str, include_ended: bool, all_users: bool, form: Form) -> None:
@@ -120,20 +123,17 @@ def _objects(found: list[ListedJob], form: Form, *, alone: bool) -> str:
     if form == "name":
         return "".join(f"{_kind_name(one)}/{one.run.key.name}\n" for one in found)
     whole: Body = bodies[0] if alone else {"apiVersion": "v1", "kind": "List", "items": bodies}
-    if form == "yaml":
-        return as_yaml([whole])
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+    return as_yaml([whole]) if form == "yaml" else as_json(whole)
 
 
 def _kind_name(one: ListedJob) -> str:
-    kind = kind_of(one.body.get("apiVersion", ""), one.body.get("kind", ""))
-    return f"{kind.singular}.{kind.group}" if kind is not None else one.body.get("kind", "").lower()
+    return f"{one.kind.singular}.{one.kind.group}" if one.kind is not None else one.body.get("kind", "").lower()
 
 
 def _tables(found: list[ListedJob], *, detailed: bool, wide: bool) -> Iterator[str]:
     now = WallClock().now()
     head = ["NAMESPACE", "NAME", "KIND", "PHASE", "REPLICAS", "RESTARTS", "AGE"] + ["FOLDER"] * wide
-    yield from columns(head, [_row(one, now, wide=wide) for one in found])
+    yield from columns([head, *(_row(one, now, wide=wide) for one in found)])
     for one in found if detailed else ():
         yield ""
         if one.pods is not None:
@@ -146,48 +146,44 @@ def _tables(found: list[ListedJob], *, detailed: bool, wide: bool) -> Iterator[s
 
 
 def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
-    ledger = _ledger(one)
     row = [
         one.run.key.namespace,
         one.run.key.name,
         one.body.get("kind", "?"),
-        _phase(one.body) if one.run.live or ledger.outcome is not None else _run_outcome(one.run),
-        _replica_counts(one, ledger),
-        str(_restarts(one, ledger)),
+        _phase(one),
+        _replica_counts(one),
+        str(_restarts(one)),
         _age(one.body.get("metadata") or {}, now) or _run_age(one.run, now),
     ]
     return row + [str(one.run.folder)] * wide
 
 
-def _phase(body: Body) -> str:
-    kind = kind_of(body.get("apiVersion", ""), body.get("kind", ""))
-    return (kind.phase_of(body.get("status") or {}) if kind is not None else "") or "Pending"
+def _phase(one: ListedJob) -> str:
+    """The phase of the job; if the run ended before the job, how the run ended."""
+    if not one.run.live and one.ledger.outcome is None:
+        return next((verdict.outcome for verdict in _verdicts(one.run)), "Lost")
+    return (one.kind.phase_of(one.body.get("status") or {}) if one.kind is not None else "") or "Pending"
 
 
-def _run_outcome(run: Run) -> str:
-    """How the run of a job without an outcome ended."""
-    return next((verdict.outcome for verdict in _verdicts(run)), "Lost")
-
-
-def _replica_counts(one: ListedJob, ledger: Ledger) -> str:
-    """`2/4`: running replicas, or succeeded ones if the job has ended. A killed run has not recorded the number."""
-    kind = kind_of(one.body.get("apiVersion", ""), one.body.get("kind", ""))
-    total = sum(role.replicas for role in within_bounds(load(kind, one.body).job).roles) if kind is not None else 0
+def _replica_counts(one: ListedJob) -> str:
+    """`2/4`: running replicas, or succeeded replicas if the job has ended. A killed run has not recorded the number."""
+    roles = within_bounds(load(one.kind, one.body).job).roles if one.kind is not None else ()
+    total = sum(role.replicas for role in roles)
     if not one.run.live and not _verdicts(one.run):
         return f"?/{total or '?'}"
-    if one.pods is not None and ledger.outcome is None:
+    if one.pods is not None and one.ledger.outcome is None:
         return f"{sum(condition(pod).phase == 'Running' for pod in one.pods)}/{total}"
-    return f"{sum(len(parse_indexes(role.succeeded)) for role in ledger.roles)}/{total}"
+    return f"{sum(len(parse_indexes(role.succeeded)) for role in one.ledger.roles)}/{total}"
 
 
-def _restarts(one: ListedJob, ledger: Ledger) -> int:
-    """From the ledger and the pods of a live job; from the verdict or the recorded pods if the run has ended."""
+def _restarts(one: ListedJob) -> int:
+    """The restarts: from ledger and pods of a live job; from the verdict or the recorded pods if the run has ended."""
     if one.pods is not None:
-        return count_restarts(ledger, (_pod_count(pod) for pod in one.pods))
+        return count_restarts(one.ledger, (_pod_count(pod) for pod in one.pods))
     verdict = next(iter(_verdicts(one.run)), None)
     if verdict is not None:
         return verdict.restarts
-    recorded = _recorded_pods(one.run.folder, one.run.key)
+    recorded = _recorded_pods(one.run)
     return len(recorded) - len({pod.replica for pod in recorded})
 
 
@@ -197,7 +193,7 @@ def _pod_count(pod: Body) -> PodCount:
 
 
 def _verdicts(run: Run) -> list[JobVerdict]:
-    """The verdict on this job that the run recorded at its end, if any."""
+    """The verdicts on this job that the run recorded at its end, if any."""
     info, key = read_run_info(run.folder), run.key
     return [one for one in info.endings if (one.namespace, one.name) == (key.namespace, key.name)] if info else []
 
@@ -213,15 +209,11 @@ def _run_age(run: Run, now: Time) -> str:
     return _age({"startTime": info.started}, now) if info is not None else "?"
 
 
-def _ledger(one: ListedJob) -> Ledger:
-    return msgspec.convert((one.body.get("status") or {}).get("trainwright") or {}, Ledger)
-
-
 # -- the replicas of a live job ---------------------------------------------------------------------------------------
 
 
 def _replicas(one: ListedJob, pods: list[Body], now: Time, *, wide: bool) -> Iterator[str]:
-    ledger = _ledger(one)
+    ledger = one.ledger
     rows = []
     for pod in sorted(pods, key=_role_and_index):
         labels, state = pod["metadata"]["labels"], condition(pod)
@@ -231,7 +223,7 @@ def _replicas(one: ListedJob, pods: list[Body], now: Time, *, wide: bool) -> Ite
         row += [pod["metadata"]["name"], (pod.get("status") or {}).get("podIP", "")] if wide else []
         rows.append([*row, state.reason])
     head = ["REPLICA", "PHASE", "NODE", "RESTARTS", "AGE"] + ["POD", "ADDRESS"] * wide + ["REASON"]
-    yield from columns(head, rows) if rows else ["the job has no replicas now"]
+    yield from columns([head, *rows]) if rows else ["the job has no replicas now"]
 
 
 def _role_and_index(pod: Body) -> tuple[str, int]:
@@ -240,7 +232,7 @@ def _role_and_index(pod: Body) -> tuple[str, int]:
 
 
 def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """Restarts of a replica, from its attempt; after a resume, only those since the resume.
+    """Restarts of a replica, from its attempt; after a resume, only restarts since the resume.
 
     A change of size and a restart of the whole role also raise the attempt, above the attempts of all replicas of the
     role. So the number of restarts of the whole job is an upper bound.
@@ -268,7 +260,7 @@ def _ended(run: Run) -> Iterator[str]:
 
 def _killed(run: Run) -> Iterator[str]:
     """What the files show about a run that was killed."""
-    info, recorded = read_run_info(run.folder), _recorded_pods(run.folder, run.key)
+    info, recorded = read_run_info(run.folder), _recorded_pods(run)
     process = f" (process {info.pid}, started at {info.started})" if info is not None else ""
     yield f"{run.key.name} was lost: its run{process} was killed"
     yield "not known: how the job and its replicas ended, and restarts of containers inside a pod"
@@ -276,7 +268,7 @@ def _killed(run: Run) -> Iterator[str]:
     if last:
         yield ""
         rows = [[pod.replica, pod.pod, str(pod.attempt)] for pod in list(last.values())[:_MAX_REPLICAS]]
-        yield from columns(["REPLICA", "LAST POD", "ATTEMPT"], rows)
+        yield from columns([["REPLICA", "LAST POD", "ATTEMPT"], *rows])
         if len(last) > _MAX_REPLICAS:
             yield f"… and {len(last) - _MAX_REPLICAS} more"
     names = {run.key.name, *(pod.pod for pod in recorded)}
@@ -289,8 +281,8 @@ def _killed(run: Run) -> Iterator[str]:
     yield f"`trainwright logs {run.word}` prints the logs; they are in {run.folder}, without a final status"
 
 
-def _recorded_pods(folder: Path, key: Key) -> list[RecordedPod]:
-    return [pod for pod in read_pods(folder) if pod.job == str(key)]
+def _recorded_pods(run: Run) -> list[RecordedPod]:
+    return [pod for pod in read_pods(run.folder) if pod.job == str(run.key)]
 
 
 def _is_about(event: Body, namespace: str, names: set[str]) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright init`: write a short manifest with comments as a starting point. `starters/` has one for each kind."""
+"""`trainwright init`: write a short manifest with comments as a starting point. The manifests are in `starters/`."""
 
 from importlib.resources import files
 from pathlib import Path

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright crds` and `trainwright manifests`: print the objects to install on a cluster."""
+"""`trainwright crds`, `manifests`, `preflight`: print what to install on a cluster, and what that would replace."""
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
 from trainwright import __version__
-from trainwright.cli.documents import check_namespace
+from trainwright.cli.flags import check_namespace, kubeconfig_options, output_option
+from trainwright.cli.output import as_json, as_yaml, columns
+from trainwright.crd.compare import worded
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.crd.schema import crds
 from trainwright.errors import UsageError
@@ -17,23 +19,21 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 
+if TYPE_CHECKING:
+    from trainwright.kube.survey import JobCounts, Survey
+
 _IMAGE = f"trainwright:{__version__}"
 #: The first line of the YAML output.
 _HEADER = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
-_OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Print YAML documents, or one JSON List.",
-)
+#: The exit code if the user must decide something first.
+_DECISION_NEEDED = 1
+_OUTPUT = output_option(choices=("yaml", "json"), help="Print YAML documents, or one JSON List.")
 
 
 @click.command("crds")
 @click.argument("kind", nargs=-1)
 @_OUTPUT
-def crds_command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None:
+def crds_command(kind: tuple[str, ...], form: Literal["yaml", "json"]) -> None:
     """Print the CustomResourceDefinitions of all kinds, or of each KIND (GenericJob, genericjobs, gj).
 
     `trainwright preflight` shows what they would replace on a cluster.
@@ -42,8 +42,7 @@ def crds_command(kind: tuple[str, ...], output: Literal["yaml", "json"]) -> None
     Example:
       trainwright crds | kubectl apply --server-side -f -
     """
-    bodies = crds(kinds_named(kind))
-    click.echo(_as_json(bodies) if output == "json" else _HEADER + _as_yaml(bodies), nl=False)
+    _print(crds(kinds_named(kind)), form)
 
 
 def kinds_named(words: Iterable[str]) -> tuple[Kind, ...]:
@@ -67,22 +66,9 @@ def _spellings(kind: Kind) -> tuple[str, ...]:
     return kind.name, kind.plural, f"{kind.plural}.{kind.group}", *kind.short_names
 
 
-def _as_json(bodies: tuple[Body, ...]) -> str:
+def _print(bodies: tuple[Body, ...], form: Literal["yaml", "json"]) -> None:
     whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
-
-
-def _as_yaml(bodies: tuple[Body, ...]) -> str:
-    """YAML documents without aliases: shared parts are repeated."""
-    import yaml  # noqa: PLC0415 - a third of a command's start-up time
-
-    class DumperWithoutAliases(yaml.SafeDumper):
-        """kubectl accepts aliases, but people find them hard to read."""
-
-        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - for all data
-            return True
-
-    return yaml.dump_all(bodies, Dumper=DumperWithoutAliases, sort_keys=False, allow_unicode=True, width=120)
+    click.echo(as_json(whole) if form == "json" else _HEADER + as_yaml(bodies), nl=False)
 
 
 @click.command("manifests")
@@ -108,7 +94,7 @@ def _as_yaml(bodies: tuple[Body, ...]) -> str:
     help="Also print what `trainwright node` needs: an account that requests certificates, and rights for nodes.",
 )
 @_OUTPUT
-def manifests_command(watch: str | None, kinds: str, output: Literal["yaml", "json"], **given: Any) -> None:
+def manifests_command(watch: str | None, kinds: str, form: Literal["yaml", "json"], **given: Any) -> None:
     """Print the CRDs, namespace, RBAC rules, Deployment, metrics Service and disruption budget of the operator.
 
     Run `trainwright preflight` first: it shows what an install would replace on your cluster.
@@ -127,8 +113,7 @@ def manifests_command(watch: str | None, kinds: str, output: Literal["yaml", "js
         _check_namespace("--watch-namespace", watch)
     _check_image(given["image"])
     wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
-    bodies = manifests(InstallOptions(watch=watch or "", kinds=wanted, **given))
-    click.echo(_as_json(bodies) if output == "json" else _HEADER + _as_yaml(bodies), nl=False)
+    _print(manifests(InstallOptions(watch=watch or "", kinds=wanted, **given)), form)
 
 
 def _check_namespace(option: str, namespace: str) -> None:
@@ -140,3 +125,82 @@ def _check_namespace(option: str, namespace: str) -> None:
 def _check_image(image: str) -> None:
     if not image or any(letter.isspace() for letter in image):
         raise UsageError(f"--image: expected a name such as registry.example/{_IMAGE}, found {image!r}")
+
+
+@click.command("preflight")
+@kubeconfig_options
+@click.option("--kinds", metavar="KIND,…", default="", help="Check these kinds only.  [default: all]")
+@output_option(choices=("text", "json"), help="Print a report for people, or one JSON object.")
+def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["text", "json"]) -> int:
+    """Show what an install of the operator would change on a cluster. Run it before you apply anything.
+
+    It shows the CRDs that an install would replace and their owners, other operators for the same kinds, and the jobs
+    that exist. It changes nothing and uses your own rights. It lists what you may not read as not permitted.
+
+    \b
+    Examples:
+      trainwright preflight
+      trainwright preflight --context production -o json
+
+    \b
+    Exit codes:
+      0  no problem was found     1  you must decide something first
+      2  wrong usage, or no cluster is known     3  no answer from the cluster
+    """
+    import asyncio  # noqa: PLC0415 - it takes 24 ms, and the other two commands do not need it
+
+    return asyncio.run(_preflight(kubeconfig, context, kinds, form))
+
+
+async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> int:
+    from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
+    from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
+    from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise
+    from trainwright.runtime.ports import WallClock  # noqa: PLC0415 - likewise
+
+    wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
+    access = load(ConnectionOptions(kubeconfig=kubeconfig, context=context))
+    async with connected(access, RequestPolicy(timeout=15.0, retry_seconds=5.0)) as cluster:
+        found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
+    if form == "json":
+        whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}
+        click.echo(as_json(whole), nl=False)
+    else:
+        click.echo("\n".join(_lines(found)))
+    return _DECISION_NEEDED if found.decisions else 0
+
+
+def _lines(found: "Survey") -> Iterator[str]:
+    """The report for people."""
+    yield f"Cluster {found.server}"
+    yield ""
+    head = ("KIND", "JOBS", "UNFINISHED", "RUNNING", "DEFINITION")
+    yield from columns([head, *((one.kind, *_counted(one.jobs), worded(one.definition)) for one in found.kinds)])
+    for one in found.kinds:
+        if one.jobs is not None and one.jobs.unfinished:
+            managers = ", ".join(f"{number} of {name}" for name, number in one.jobs.unfinished_by.items())
+            yield f"Unfinished {one.kind}s: {managers}"
+    if found.operators:
+        yield f"Trainwright is installed: {', '.join(found.operators)}"
+    yield from _section(
+        "Other controllers of these kinds:",
+        [f"{sign.object}: {', '.join(sign.kinds)}; {sign.detail}" for sign in found.controllers],
+    )
+    yield from _section("Not permitted (the report does not include these):", list(found.not_permitted))
+    decisions = [f"{number}. {text}" for number, text in enumerate(found.decisions, 1)]
+    yield from _section("Decide before you install:", decisions)
+    if not decisions:
+        yield ""
+        yield "Nothing that you may read prevents an install."
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield ""
+        yield title
+        yield from (f"  {line}" for line in lines)
+
+
+def _counted(jobs: "JobCounts | None") -> tuple[str, str, str]:
+    return ("?", "?", "?") if jobs is None else (str(jobs.total), str(jobs.unfinished), str(jobs.running))

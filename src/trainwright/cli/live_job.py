@@ -3,23 +3,21 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
 
-import click
 from msgspec import Struct
 
+from trainwright.cli.flags import text_option
 from trainwright.cli.record import read_run_info
 from trainwright.cli.runs import Run, find
-from trainwright.errors import EngineError, NotFoundError, UnavailableError, UsageError
+from trainwright.errors import EngineError, InvalidError, NotFoundError, UnavailableError, UsageError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.local.sockets.blocking import BlockingClient
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _POLL_SECONDS = 0.05
-#: An engine answers within milliseconds. An engine that takes longer is stopped (Ctrl-Z) or cannot work.
+#: An engine answers within milliseconds. An engine that takes longer than this is stopped (Ctrl-Z) or cannot work.
 _ANSWER_TIMEOUT_SECONDS = 5.0
 
 
@@ -42,7 +40,7 @@ class LiveJob(Struct, frozen=True):
         return self.run.key.namespace, self.run.key.name
 
     def current(self) -> Body | None:
-        """The job as it is stored now; None if it or its engine does not exist any more."""
+        """The job as it is stored now; None if the job or its engine does not exist any more."""
         try:
             return self.client.get(self.resource, self.key)
         except (NotFoundError, UnavailableError):
@@ -55,15 +53,20 @@ class LiveJob(Struct, frozen=True):
         )
         return [pod for pod in found if pod["metadata"]["labels"].get(ATTEMPT) != SPARE]
 
-    def patch(self, change: Body) -> Body:
-        """Merge-patch the job."""
-        return self.client.patch(self.resource, self.key, change)
+    def patch(self, change: Body) -> None:
+        """Merge-patch the job. Raises UsageError if the job would be invalid."""
+        try:
+            self.client.patch(self.resource, self.key, change)
+        except InvalidError as error:
+            raise UsageError(str(error)) from None
 
 
-def namespaced(command: Command) -> Command:
-    """Add the option `--namespace`."""
-    text = "The namespace of the job; needed if the same name exists in several namespaces."
-    return click.option("-n", "--namespace", metavar="NS", default="", help=text)(command)
+namespaced = text_option(
+    "-n",
+    "--namespace",
+    metavar="NS",
+    help="The namespace of the job; needed if the same name exists in several namespaces.",
+)
 
 
 def resource_of(kind: Kind) -> str:
@@ -72,7 +75,7 @@ def resource_of(kind: Kind) -> str:
 
 
 def reach(word: str, namespace: str = "") -> LiveJob:
-    """The job with this name. Raises UsageError if it is not running, EngineError if its engine does not answer."""
+    """The job with this name. Raises UsageError if the job does not run, EngineError if its engine does not answer."""
     run = find(word, namespace)
     if not run.live:
         raise UsageError(_not_live(run))
@@ -88,7 +91,7 @@ def reach(word: str, namespace: str = "") -> LiveJob:
 
 
 def _connect(run: Run) -> BlockingClient:
-    """A client of the engine of a live run. Raises EngineError if it does not answer or has another version."""
+    """A client of the engine of a live run. Raises EngineError if the engine does not answer or has another version."""
     try:
         return BlockingClient(run.socket, timeout=_ANSWER_TIMEOUT_SECONDS)
     except (UnavailableError, EngineError) as error:
@@ -106,7 +109,7 @@ def _not_live(run: Run) -> str:
 
 
 def await_effect(reached: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most this many seconds until `reached` returns true. Return whether it did."""
+    """Wait at most this many seconds until `reached` returns true. Return the last result."""
     until = time.monotonic() + seconds
     while not reached():
         if time.monotonic() >= until:

@@ -2,7 +2,7 @@
 """The format of the operator's log: one line per record on stderr, as `key=value` or as JSON, with a rate limit.
 
 If the API server does not answer, thousands of reconciliations fail with the same text. The filter drops most of these
-lines, and the next line that it writes contains the number of dropped ones.
+lines, and the next line that it writes contains the number of dropped lines.
 """
 
 import logging
@@ -20,7 +20,7 @@ from trainwright.runtime.telemetry import LogMessage, quoted
 #: The filter writes this many warnings with the same text at once, and then one per period.
 _BURST, _PERIOD_SECONDS = 10, 10.0
 _JSON = msgspec.json.Encoder()
-#: Types that JSON has as well.
+#: Types of values that JSON has as well.
 _JSON_TYPES = (str, int, float)
 
 
@@ -63,7 +63,7 @@ class JsonFormatter(_FieldFormatter):
 
 
 class RateLimitFilter(logging.Filter):
-    """Limits the rate of warnings that have the same text."""
+    """Limits the rate of records with the same text, from the level of warnings on."""
 
     def __init__(self) -> None:
         super().__init__()

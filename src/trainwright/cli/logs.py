@@ -3,8 +3,8 @@
 
 The command reads the log files and the record of the run's pods; it needs no engine. The files are
 RUN/logs/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log; rotated files have `.1`, `.2` … at the end.
-The name of the replica is printed before each line, except if there is only one replica and no terminal: then the
-output is the content of the files, byte for byte.
+The name of the replica is printed before each line, except if only one replica is printed and not to a terminal: then
+the output is the content of the files, byte for byte.
 """
 
 import os
@@ -29,11 +29,9 @@ from trainwright.cli.tail import Tail
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest
 
-_INDEX = re.compile(r"(.*)-(\d+)")
-
 
 class LogSelection(Struct, frozen=True):
-    """Which logs the user wants. No replicas: those of all replicas; no container: those of all containers."""
+    """Which logs the user wants. No replicas: the logs of all replicas; no container: the logs of all containers."""
 
     job: str
     replicas: tuple[str, ...] = ()
@@ -49,7 +47,7 @@ class LogFile(Struct, frozen=True):
     size: int
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, those of rotated files first."""
+        """The lines, rotated files first."""
         older = [f"{self.path}.{number}" for number in range(15, 0, -1)]
         for path in older:
             if Path(path).exists():
@@ -63,7 +61,7 @@ class LogFile(Struct, frozen=True):
 
 
 def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
-    """The selected pods, replica by replica, oldest first. Upper and lower case are the same, as in some kinds."""
+    """The selected pods, replica by replica, oldest first. Names match in upper and lower case, as in some kinds."""
     words = {word.lower() for word in wanted.replicas}
     found = [
         one
@@ -72,18 +70,13 @@ def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
         and (not words or one.replica.lower() in words or one.pod in words)
         and (not wanted.container or wanted.container in one.containers)
     ]
-    order = {one: place for place, one in enumerate(dict.fromkeys(_role(pod) for pod in found))}
-    return sorted(found, key=lambda one: (order[_role(one)], _index(one), one.attempt))
+    roles = list(dict.fromkeys(one.replica.rpartition("-")[0] for one in found))
 
+    def place(one: RecordedPod) -> tuple[int, int, int]:
+        role, _, index = one.replica.rpartition("-")
+        return roles.index(role), int(index), one.attempt
 
-def _role(pod: RecordedPod) -> str:
-    match = _INDEX.fullmatch(pod.replica)
-    return match[1] if match is not None else pod.replica
-
-
-def _index(pod: RecordedPod) -> int:
-    match = _INDEX.fullmatch(pod.replica)
-    return int(match[2]) if match is not None else 0
+    return sorted(found, key=place)
 
 
 def files(folder: Path, found: Iterable[RecordedPod], container: str = "") -> list[LogFile]:
@@ -187,7 +180,7 @@ class _Printer:
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
 
     def show(self, logs: list[LogFile], last: int | None) -> None:
-        """Print the files; with `last`, only so many last lines of each replica, which may have several files."""
+        """Print the files; with `last`, only this many last lines of each replica, which may have several files."""
         if last is None:
             for one in logs:
                 for line in one.lines():
@@ -199,7 +192,7 @@ class _Printer:
                 self.line(label, line)
 
     def line(self, label: str, data: bytes) -> None:
-        """Print one line. `data` includes the line end if there is one."""
+        """Print one line. `data` includes the line end, if the line has an end."""
         if not self._several and not self._terminal:
             sys.stdout.buffer.write(data)
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright node`: this machine as a node of a Kubernetes cluster.
 
-It connects the agent of `node` with the API server of `kube`.
+This module connects the agent of `node` with the API server of `kube`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.flags import Duration, duration_option, kubeconfig_options, text_option
+from trainwright.cli.flags import choice_option, duration_option, kubeconfig_options, repeated_option, text_option
 from trainwright.cli.state import home
 from trainwright.errors import EngineError, ForbiddenError, UsageError
 from trainwright.kube.config import Access, ConnectionOptions, load
@@ -44,9 +44,9 @@ from trainwright.node.settings import AgentSettings
 from trainwright.runtime.ports import WallClock
 
 _LOG = logging.getLogger("trainwright.node")
-#: In the state folder. The name is hidden, because the state folder lists its visible folders as runs.
+#: The folder of the nodes in the state folder. The name is hidden: visible folders in the state folder are runs.
 _NODES = ".nodes"
-#: Less than the number of addresses of an agent, so that an address is not reused immediately.
+#: The pod capacity of a node: less than the number of its addresses, so that an address is not reused immediately.
 _MAX_PODS = "512"
 _NO_CERTIFICATE = (
     "logs are not served (`kubectl logs` will not work): there is no `openssl` command to make a certificate; name a"
@@ -78,23 +78,17 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     default="15m",
     help="Give up if that certificate is not approved and issued within TIME. 0 waits for ever.",
 )
-@click.option(
+@choice_option(
     "--runtime",
-    type=click.Choice(["auto", "sandbox", "process"]),
-    default="auto",
-    show_default=True,
+    choices=("auto", "sandbox", "process"),
     help="Run pods with their own network, processes and mounts (sandbox, Linux only), or as plain processes. "
     "auto takes sandbox if it works here.",
 )
 @click.option("--cpus", type=click.FloatRange(0.001), metavar="N", help="Offer N CPUs to pods.  [default: all]")
 @text_option("--memory", metavar="SIZE", help="Offer SIZE to pods, such as 8Gi.  [default: all]")
 @device_options
-@click.option(
-    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label the node. Repeat it for more labels."
-)
-@click.option(
-    "--taint", "taints", metavar="KEY=VALUE:EFFECT", multiple=True, help="Taint a new node. Repeat it for more taints."
-)
+@repeated_option("--label", "labels", metavar="KEY=VALUE", help="Label the node. Repeat it for more labels.")
+@repeated_option("--taint", "taints", metavar="KEY=VALUE:EFFECT", help="Taint a new node. Repeat it for more taints.")
 @text_option("--address", metavar="IP", help="The address of this machine.  [default: that of its outgoing traffic]")
 @click.option(
     "--port",
@@ -126,12 +120,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     help="Share one pod network with the agents that use the same NAME.  [default: one per cluster]",
 )
 @duration_option("--heartbeat", default="10s", help="Renew the node's lease every TIME.")
-@click.option(
-    "--grace",
-    type=Duration(),
-    metavar="TIME",
-    help="Give pods TIME to end when the agent stops.  [default: their own grace period]",
-)
+@duration_option("--grace", help="Give pods TIME to end when the agent stops.  [default: their own grace period]")
 @click.option("--remove", is_flag=True, help="Delete the Node at the end. The user of a node itself may not do that.")
 @click.option("--v", "verbosity", type=click.IntRange(0, 10), default=0, help="Log every detail from 4 on.")
 def command(**given: Any) -> int:
@@ -234,18 +223,18 @@ class _Entry(Struct, frozen=True):
     """The user with which this node connects to the cluster."""
 
     identity: NodeIdentity
-    #: The user for the API server; if `request` is set, the requested certificate replaces it.
+    #: The user for the API server; if `request` is set, the requested certificate replaces this access.
     access: Access
     #: Whether the agent requested the certificate and renews it.
     renewed: bool = False
-    #: The user that may request a certificate, if there is one.
+    #: The user that may request a certificate, if a bootstrap file is known.
     bootstrap: Access | None = None
     #: Whether the agent must request a certificate first.
     request: bool = False
 
 
 def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """Choose the user: the node itself if it has a certificate or can request one, else that of the kubeconfig."""
+    """Choose the user: the node itself if it has a certificate or can request one, else the user of the kubeconfig."""
     named = given["kubeconfig"] or given["run_in_cluster"]
     if given["bootstrap"] and named:
         raise UsageError(
@@ -391,12 +380,12 @@ def _api_variables(server: str) -> dict[str, str]:
 
 
 def _network_name(server: str) -> str:
-    """The default network: agents of the same cluster on this machine share it."""
+    """The name of the default network: agents of the same cluster on this machine share this network."""
     return hashlib.sha256(server.encode()).hexdigest()[:12]
 
 
 def _address(given: str, server: str) -> str:
-    """The address of this machine on its route to the API server, or to another network. It sends nothing."""
+    """The address of this machine on its route to the API server, or to another network. No packet is sent."""
     if given:
         try:
             return str(ipaddress.ip_address(given))

@@ -19,9 +19,11 @@ from trainwright.cli.flags import (
     Servers,
     Words,
     ZapLevel,
+    choice_option,
     duration_option,
     from_file,
     kubeconfig_options,
+    repeated_option,
     switch,
     text_option,
 )
@@ -40,9 +42,9 @@ _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
 #: From this value of --v on, every write is logged.
 _LOG_WRITES = 4
-#: `kube.operator` sends no write if the lease ends earlier than this.
+#: `kube.operator` sends no write if the lease ends within this time.
 _WRITE_MARGIN_SECONDS = 5.0
-#: Options of the original operators that have no effect here.
+#: Settings for options of the original controllers that have no effect here.
 _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 
 
@@ -63,12 +65,8 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
     help="Give up if the API server does not answer within TIME at the start; 0 waits for ever.",
 )
 @text_option("-n", "--namespace", metavar="NS", help="Manage the jobs of one namespace.  [default: all]")
-@click.option(
-    "--kinds",
-    "--enable-scheme",
-    metavar="KIND,…",
-    multiple=True,
-    help=f"Manage only these kinds: {', '.join(_NAMES.values())}.",
+@repeated_option(
+    "--kinds", "--enable-scheme", metavar="KIND,…", help=f"Manage only these kinds: {', '.join(_NAMES.values())}."
 )
 @switch("--leader-elect", "elect", default=True, show_default=True, help="Work only while holding the lease.")
 @click.option(
@@ -187,11 +185,10 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
     "--gang-scheduler-name", "gang", metavar="NAME", help="Use this scheduler for jobs that ask for gang scheduling."
 )
 @text_option("--scheduling", metavar="NAME", help="The same as --gang-scheduler-name.")
-@click.option(
+@text_option(
     "--etcd-server",
     type=Servers(),
     metavar="HOST:PORT,…",
-    default="",
     help="Let elastic jobs agree on their members through this etcd server.",
 )
 @click.option(
@@ -202,13 +199,7 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
     show_default=True,
     help="Assign ports from A to B to replicas that use the network of their node.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Write the log as key=value pairs, or as JSON.",
-)
+@choice_option("--log-format", choices=("text", "json"), help="Write the log as key=value pairs, or as JSON.")
 @click.option(
     "--v", "verbosity", metavar="N", type=click.IntRange(0, 10), default=0, help="Log every write if N is at least 4."
 )
@@ -240,22 +231,18 @@ def command(**given: Any) -> int:
       trainwright operator --namespace research --kinds genericjob --address :8080
       trainwright operator --config operator.yaml --log-format json
     """
-    encoder, log_format = given.pop("zap_encoder"), given.pop("log_format")
-    configure_logging(
-        "json" if encoder == "json" else log_format, _level(given.pop("verbosity"), given.pop("zap_level"))
-    )
+    log_format, encoder = given.pop("log_format"), given.pop("zap_encoder")
+    level = _level(given.pop("verbosity"), given.pop("zap_level"))
+    configure_logging("json" if encoder == "json" else log_format, level)
     if given.pop("init_image"):
-        _LOG.info(
-            LogMessage(
-                "--initImage has no effect: pods of a PaddleJob wait for their ConfigMap without an init container"
-            )
-        )
+        text = "--initImage has no effect: pods of a PaddleJob wait for their ConfigMap without an init container"
+        _LOG.info(LogMessage(text))
     given.pop("config")
     return asyncio.run(_run(given))
 
 
 def _level(verbosity: int, zap: int | None) -> int:
-    """Python's log level for both options. The more detailed one wins."""
+    """Python's log level for both options. The more detailed level wins."""
     if verbosity >= _LOG_WRITES:
         return logging.DEBUG
     return logging.INFO if zap is None else zap
@@ -293,7 +280,7 @@ async def _run(given: dict[str, Any]) -> int:
 
 
 async def _until_stopped(working: "asyncio.Task[None]", stop: asyncio.Event) -> int:
-    """Wait for the operator. The first signal asks it to stop, the second one cancels it."""
+    """Wait for the operator. The first signal asks it to stop, the second signal cancels it."""
 
     def on_signal() -> None:
         if stop.is_set():

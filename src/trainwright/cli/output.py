@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output for people and programs: problems of documents as lines or JSON, and tables as `kubectl get` prints them."""
+"""Output for people and programs: problems of documents, JSON, YAML, and tables as `kubectl get` prints them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from trainwright.manifest import Document
 from trainwright.model.problem import Problem
+
+if TYPE_CHECKING:
+    from trainwright.manifest import Document  # imports the YAML parser, which tables do not need
 
 State = Literal["valid", "invalid", "skipped"]
 
@@ -26,7 +28,7 @@ class LocatedProblem(Struct, frozen=True, rename="camel", omit_defaults=True):
         return str(Problem(self.path, self.message, self.nearest)) if self.path else self.message
 
 
-def remarks(document: Document, problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
+def remarks(document: "Document", problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
     """Problems with their lines, in the order of the lines. With `strict` a warning becomes an error."""
     found = [
         LocatedProblem(
@@ -53,7 +55,7 @@ class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Summary(Struct, frozen=True):
-    """How many documents are valid, invalid or skipped, and how many warnings there are."""
+    """The numbers of valid, invalid and skipped documents, and of warnings."""
 
     valid: int
     invalid: int
@@ -69,18 +71,10 @@ class Summary(Struct, frozen=True):
         return ", ".join(counts + [f"{self.skipped} skipped"] * bool(self.skipped))
 
 
-class FindingsReport(Struct, frozen=True):
-    """What `-o json` prints."""
-
-    documents: tuple[Finding, ...]
-    summary: Summary
-
-
-def summary(findings: Iterable[Finding]) -> Summary:
+def summary(findings: Sequence[Finding]) -> Summary:
     """Count the findings."""
-    kept = tuple(findings)
-    valid, invalid, skipped = (sum(one.state == state for one in kept) for state in ("valid", "invalid", "skipped"))
-    warnings = sum(remark.severity == "warning" for one in kept for remark in one.problems)
+    valid, invalid, skipped = (sum(one.state == state for one in findings) for state in ("valid", "invalid", "skipped"))
+    warnings = sum(remark.severity == "warning" for one in findings for remark in one.problems)
     return Summary(valid, invalid, skipped, warnings)
 
 
@@ -96,10 +90,23 @@ def lines(finding: Finding) -> Iterator[str]:
         yield f"{finding.file}: {finding.subject} is valid"
 
 
-def as_json(findings: Iterable[Finding]) -> str:
-    """All findings as one JSON object."""
-    kept = tuple(findings)
-    return msgspec.json.format(msgspec.json.encode(FindingsReport(kept, summary(kept))), indent=2).decode()
+def as_json(whole: Any) -> str:
+    """A value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+
+
+def as_yaml(bodies: Iterable[Any]) -> str:
+    """Values as YAML documents."""
+    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
+
+    class NoAliasDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+        """Writes a value that several objects share in full each time: people find aliases hard to read."""
+
+        def ignore_aliases(self, _data: Any) -> bool:
+            return True
+
+    text: str = yaml.dump_all(bodies, Dumper=NoAliasDumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
 
 
 def _where(file: str, line: int | None) -> str:
@@ -110,10 +117,9 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def columns(rows: Sequence[Sequence[str]], gap: str = "   ") -> Iterator[str]:
     """The lines of a table. The last column is not padded."""
-    all_rows = [head, *rows]
-    widths = [max(len(row[column]) for row in all_rows) for column in range(len(head) - 1)]
-    for row in all_rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
-        yield "   ".join([*cells, row[-1]]).rstrip()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        yield gap.join([*cells, row[-1]]).rstrip()

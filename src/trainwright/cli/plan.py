@@ -2,7 +2,7 @@
 """`trainwright plan`: show what a job would create, its rules, and its first steps, without a cluster.
 
 The command checks manifests like `trainwright validate`. In the text form, replicas that differ only in their name are
-shown once, and if many replicas differ, only the first ones are shown.
+shown once, and if many replicas differ, only the first replicas are shown.
 """
 
 import re
@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.cli import output, policy_text
-from trainwright.cli.documents import check_namespace, documents, placed, subject_of
+from trainwright.cli.documents import documents, placed, subject_of
+from trainwright.cli.flags import check_namespace, output_option, text_option
 from trainwright.cli.output import Finding, State
 from trainwright.cli.policy_text import ETCD_OPTION, needs_etcd
 from trainwright.cli.steps import Step, StepsOfJob
@@ -29,10 +30,10 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ROLE
 from trainwright.model.problem import Problem
 
-#: Up to four replicas that differ are all shown; of more, only the first three.
+#: Up to four replicas that differ are all shown; of more replicas, only the first three.
 _MAX_DIFFERENT = 4
 _SHOWN_OF_MANY = 3
-#: A longer text is shortened; this counts characters.
+#: Maximum number of characters of a text; a longer text is shortened.
 _MAX_TEXT = 240
 _MAX_SCRIPT_LINES = 8
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./$()\[\]-]+", re.ASCII)
@@ -68,22 +69,11 @@ class Preview(Struct, frozen=True, rename="camel"):
 
 @click.command("plan")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
+@output_option(
+    choices=("text", "json", "yaml"),
     help="Print a summary, or everything as one JSON object or YAML document per job.",
 )
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NS",
-    default="",
-    help="The namespace for jobs without a namespace.  [default: default]",
-)
+@text_option("-n", "--namespace", metavar="NS", help="The namespace for jobs without a namespace.  [default: default]")
 def command(files: tuple[str, ...], form: Literal["text", "json", "yaml"], namespace: str) -> int:
     """Show what the jobs in each FILE would create, their rules in words, and their first steps.
 
@@ -115,8 +105,11 @@ def _plan(document: Document, form: str, namespace: str) -> State:
         _print_problems(document, "invalid", subject.name, loaded.problems)
     if loaded.errors:
         return "invalid"
-    text = {"text": as_text, "json": as_json, "yaml": as_yaml}[form](preview(document.file, subject.kind, loaded))
-    click.echo(text, nl=False)
+    found = preview(document.file, subject.kind, loaded)
+    if form == "yaml":
+        click.echo(f"---\n{output.as_yaml([msgspec.to_builtins(found)])}", nl=False)
+    else:
+        click.echo(output.as_json(found) if form == "json" else as_text(found), nl=False)
     return "valid"
 
 
@@ -165,7 +158,7 @@ def _is_debug(wire: Any) -> bool:
 
 
 def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
-    """Let the replicas succeed that decide about success; return notes."""
+    """Let the replicas that decide about success succeed; return notes."""
     who = policy_text.deciders(job.success, job)
     if job.unmanaged:
         return [UNMANAGED]
@@ -176,7 +169,7 @@ def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
 
 
 def _fail(simulation: StepsOfJob, job: Job) -> list[Step]:
-    """The steps after the start, if the replicas fail that decide about failure."""
+    """The steps after the start, if the replicas that decide about failure fail."""
     who = policy_text.deciders(job.failure, job)
     if who is None:
         return []
@@ -186,32 +179,13 @@ def _fail(simulation: StepsOfJob, job: Job) -> list[Step]:
     return simulation.steps[known:]
 
 
-def as_json(preview: Preview) -> str:
-    """Everything as one JSON object."""
-    return msgspec.json.format(msgspec.json.encode(preview), indent=2).decode() + "\n"
-
-
-def as_yaml(preview: Preview) -> str:
-    """Everything as one YAML document."""
-    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
-
-    class NoAliasDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Writes a value that several objects share in full each time, instead of a YAML alias."""
-
-        def ignore_aliases(self, _data: Any) -> bool:
-            return True
-
-    whole = msgspec.to_builtins(preview)
-    return "---\n" + yaml.dump(whole, Dumper=NoAliasDumper, sort_keys=False, allow_unicode=True, width=120)
-
-
 def as_text(preview: Preview) -> str:
     """A summary for people."""
     name = f"{preview.kind} {preview.namespace}/{preview.name}"
     parts = [
         click.style(name, bold=True) + f"  ({preview.file})",
         *_section(_title(preview), object_lines(preview.objects)),
-        *_section("Rules", _columns([list(pair) for pair in preview.rules.items()])),
+        *_section("Rules", output.columns(list(preview.rules.items()), "  ")),
         *_section("Steps", _steps(preview.steps)),
         *(_section("If it fails instead", _steps(preview.if_it_fails)) if preview.if_it_fails else ()),
         *(f"  {note}" for note in preview.notes),
@@ -230,7 +204,7 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _steps(steps: list[Step]) -> Iterator[str]:
-    yield from _columns([[step.event, f"→ {step.phase}", _reaction(step)] for step in steps])
+    return output.columns([[step.event, f"→ {step.phase}", _reaction(step)] for step in steps], "  ")
 
 
 def _reaction(step: Step) -> str:
@@ -240,13 +214,6 @@ def _reaction(step: Step) -> str:
         if names
     ]
     return ": ".join(part for part in (step.because, ", ".join(changes)) if part)
-
-
-def _columns(rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
 
 
 def count(kinds: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from trainwright.model.units import format_indexes
 #: The indexes of replicas by role.
 Ranks = dict[str, tuple[int, ...]]
 
-#: Of more alternatives only the first ones are written out.
+#: Maximum number of alternatives that are written out; of more alternatives, only the first are.
 _MAX_ALTERNATIVES = 6
 _NEVER = "never"
 #: The highest exit code of a process.
@@ -173,7 +173,7 @@ def _allows_failures(rule: Rule) -> bool:
 
 
 def restarts(role: Role) -> str:
-    """When replicas of a role are restarted."""
+    """In which cases replicas of a role are restarted, in words."""
     rule = role.restart
     counted, free = rule.causes - rule.free, rule.causes & rule.free
     if not counted or rule.limit == 0:
@@ -210,7 +210,7 @@ _ETCD_VARIABLES = frozenset({"PADDLE_ELASTIC_SERVER", "PADDLE_MASTER"})
 
 
 def needs_etcd(job: Job, variables: Iterable[str] = ()) -> bool:
-    """Whether replicas need an etcd server, and neither the template nor these variables name one."""
+    """Whether replicas need an etcd server, and neither the template nor these variables name a server."""
     if _ETCD_VARIABLES & set(variables):
         return False
     return any(role.size_key and not _names_etcd(role.template) for role in job.roles)

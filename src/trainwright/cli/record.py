@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that a run keeps in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
 
-`manifest.yaml` has the submitted jobs until the run writes `status.yaml`; after a killed run it is still there. A full
+`manifest.yaml` has the submitted jobs until the run writes `status.yaml`; a killed run leaves `manifest.yaml`. A full
 disk does not end a job: the record drops data that it cannot write, and `trouble` has the first error. The record
-reserves disk space for the final status at the start, so that the logs cannot use it.
+reserves disk space for the final status at the start, so that the logs cannot use this space.
 
 `count_restarts` gives the number of restarts that people see. A restart counts as soon as the new pod exists; a restart
 inside a pod counts as soon as the kubelet reports it. A restart that waits for its back-off does not count yet.
@@ -14,23 +14,26 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from trainwright.cli.output import as_yaml
 from trainwright.cli.show.news import JobVerdict
 from trainwright.core import attempts
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, RoleLedger
 from trainwright.model.meta import Key
 
+Item = TypeVar("Item")
+
 STATUS = "status.yaml"
 EVENTS = "events.jsonl"
 REPLICAS = "replicas.jsonl"
 RUN = "run.json"
 MANIFEST = "manifest.yaml"
-#: Reserves disk space for the final status.
+#: The file that reserves disk space for the final status.
 _RESERVE = ".room"
 _RESERVE_BYTES = 128 * 1024
 
@@ -99,7 +102,7 @@ class RunRecord:
         self.flush()
 
     def remove_working_files(self, *, keep_pods: bool) -> None:
-        """Remove files that only a live run needs: those of the nodes, and those of the pods unless `keep_pods`."""
+        """Remove files that only a live run needs: files of the nodes, and files of the pods unless `keep_pods`."""
         for part in ("nodes",) if keep_pods else ("nodes", "pods"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
@@ -126,27 +129,13 @@ class RunRecord:
             self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
 
 
-def as_yaml(bodies: Iterable[Body]) -> str:
-    """Objects as YAML documents."""
-    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
-
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump_all(bodies, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
-    return text
-
-
 def read_pods(folder: Path) -> list[RecordedPod]:
     """The pods of a run, oldest first. A line that a full disk has cut off is ignored."""
-    found = []
-    with suppress(OSError):
-        for line in (folder / REPLICAS).read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line, type=RecordedPod))
-    return found
+    return _read_lines(folder / REPLICAS, RecordedPod)
 
 
 def read_run_info(folder: Path) -> RunInfo | None:
-    """`run.json`; None if it cannot be read."""
+    """`run.json`; None if the file cannot be read."""
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=RunInfo)
     except (OSError, msgspec.DecodeError):
@@ -160,7 +149,7 @@ def read_job(folder: Path, key: Key) -> Body:
 
 
 def _body(path: Path, key: Key) -> Body | None:
-    import yaml  # noqa: PLC0415 - as above
+    import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with suppress(OSError, yaml.YAMLError), path.open("rb") as file:
@@ -173,16 +162,20 @@ def _body(path: Path, key: Key) -> Body | None:
 
 def read_events(folder: Path) -> list[Body]:
     """The events of a run, oldest first. A line that is cut off is ignored."""
-    found: list[Body] = []
+    return _read_lines(folder / EVENTS, dict)
+
+
+def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
+    found: list[Item] = []
     with suppress(OSError):
-        for line in (folder / EVENTS).read_bytes().splitlines():
+        for line in path.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):
-                found.append(msgspec.json.decode(line))
+                found.append(msgspec.json.decode(line, type=type_))
     return found
 
 
 class PodCount(Struct, frozen=True, gc=False):
-    """A pod that exists or existed: its replica, its attempt, and how often its containers were restarted in it."""
+    """A pod that exists or existed: its replica, its attempt, and how often containers were restarted in the pod."""
 
     role: str
     index: int
@@ -201,6 +194,6 @@ def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
 def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
     current = [pod for pod in pods if pod.attempt >= attempts.current_attempt(book, pod.index)]
     book = attempts.note_happened(book, frozenset(pod.index for pod in current)) if book.pending else book
-    # The ledger counts restarts inside a pod when the pod is replaced, and those of all pods when the job ends.
+    # The ledger counts restarts inside a pod when the pod is replaced, and the restarts in all pods when the job ends.
     inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
     return book.made() + book.inside + inside

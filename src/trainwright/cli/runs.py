@@ -11,7 +11,7 @@ from trainwright.errors import UsageError
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 
-#: How many names an error lists.
+#: Maximum number of names that an error lists.
 _MAX_LISTED = 8
 
 
@@ -30,7 +30,7 @@ class Run(Struct, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """The socket of its engine."""
+        """The socket of the run's engine."""
         return self.folder / "engine.sock"
 
 
@@ -57,12 +57,6 @@ def latest(state: Path, key: Key) -> Run | None:
     last = folder / LATEST
     found = last.resolve() if last.is_dir() else past[-1].resolve() if past else None
     return Run(key, found, live=False) if found is not None else None
-
-
-def live(state: Path) -> tuple[Run, ...]:
-    """Every live run, one per job."""
-    found = (latest(state, key) for key in jobs(state))
-    return tuple(run for run in found if run is not None and run.live)
 
 
 def find(word: str, namespace: str = "") -> Run:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state folder: the files that stay after a run, and a lock for each job name, which a live run holds.
 
-STATE/NAMESPACE/NAME/lock        the live run holds it with flock; it contains the process id and folder of the run
+STATE/NAMESPACE/NAME/lock        the live run holds it with flock; the file has the process id and folder of the run
 STATE/NAMESPACE/NAME/RUN-ID/     logs and final status; a link if several jobs share one run
 STATE/NAMESPACE/NAME/latest      a link to the last run
 STATE/volumes/NAMESPACE/CLAIM/   the folders of PersistentVolumeClaims
@@ -25,16 +25,16 @@ from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
 from trainwright.model.units import Time, parse_time, rfc3339
 
-#: How many runs of a job are kept.
+#: The number of runs of a job that are kept.
 KEPT = 5
-#: The folder of volumes is beside the folders of namespaces, so no namespace can have this name.
+#: The folder of volumes is beside the folders of namespaces, so no namespace may have this name.
 VOLUMES = "volumes"
 LOCK = "lock"
 LATEST = "latest"
 #: `is_live` holds a lock for a very short time, so a run tries several times to take the lock.
 _LOCK_TRIES = 5
 _RETRY_SECONDS = 0.02
-#: Files that a run may have open in addition to its locks.
+#: Maximum number of files that a run has open in addition to its locks.
 _OTHER_OPEN_FILES = 512
 
 
@@ -78,7 +78,7 @@ class NameLocks:
         self.now = now
         self.folder = job_folder(state, self.keys[0]) / run_id(now, os.getpid())
         self._locks: list[int] = []
-        #: The folders and locks that this run has created, outer ones first.
+        #: The folders and locks that this run has created, outer folders first.
         self._created: list[Path] = []
         _raise_file_limit(len(self.keys))
 
@@ -136,7 +136,7 @@ class NameLocks:
         os.pwrite(lock, text, 0)
 
     def _lock(self, path: Path) -> int | None:
-        """Open and lock the file; None if another run holds it.
+        """Open and lock the file; None if another run holds the lock.
 
         Another run may remove the file between the opening and the locking (`_undo`): then try again.
         """
@@ -196,7 +196,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _replace_link(link: Path, target: str) -> None:
-    """Replace a link atomically, so that it always exists."""
+    """Replace a link atomically, so that the link always exists."""
     new = link.with_name(f".{link.name}-{os.getpid()}")
     new.symlink_to(target)
     new.replace(link)
@@ -223,7 +223,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read_lock(lock: Path) -> RunLock | None:
-    """The content of a lock file. The run that wrote it may have ended."""
+    """The content of a lock file. The run that wrote the file may have ended."""
     try:
         return msgspec.json.decode(lock.read_bytes(), type=RunLock)
     except (OSError, msgspec.DecodeError):

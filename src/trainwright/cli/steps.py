@@ -10,23 +10,22 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trainwright.cli import policy_text
 from trainwright.cli.policy_text import Ranks
 from trainwright.kinds.base import Kind
-from trainwright.model.child import ContainerState, ContainerStatus, PodStatus, Terminated
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Outcome
 from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.world import World
 
-#: Upper bound of reconcile passes for one event; only a defect needs more.
+#: Upper bound of reconcile passes for one event; only a defect needs more passes.
 _MAX_PASSES = 20
-#: How often the simulation lets replicas succeed that are restarted even after success.
+#: If replicas are restarted even after success, the simulation lets them succeed this many times.
 _MAX_ROUNDS = 3
-#: Upper bound of start stages. A stage of pods may need two: one to get addresses and one to run.
+#: Upper bound of start stages. A stage of pods may need two starts: one to get addresses and one to run.
 _MAX_STARTS = 32
 
 
@@ -90,16 +89,13 @@ class StepsOfJob:
             self._record(f"{ttl:g} s after its end", "the job itself is removed")
 
     def end(self, who: Ranks, code: int) -> None:
-        """The running ones of these replicas exit with this code. If they are restarted, their back-off passes."""
-        end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.world.clock)
-        ended = (ContainerStatus(self.world.main, state=ContainerState(terminated=end)),)
-        status = PodStatus("Failed" if code else "Succeeded", container_statuses=ended)
+        """The replicas among these that run exit with this code. If they are restarted, their back-off passes."""
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
         names = [self.world.job.key.replica_name(role, index) for role, ranks in who.items() for index in ranks]
         if not names:
             return
         for name in names:
-            self.world.change(name, **asdict(status))
+            self.world.exit(name, code)
         self._record(f"{policy_text.replicas(who)} exit{'s' * (len(names) == 1)} with {code}")
         holds = [hold.until for book in self.world.job.ledger.roles for hold in book.holds]
         if self.outcome is None and holds:

@@ -12,18 +12,18 @@ from msgspec import Struct
 
 Who = TypeVar("Who")
 
-#: Bytes read from one file in one poll, so that one file with much output does not delay the others.
+#: Maximum number of bytes read from one file in one poll, so that one file with much output does not delay the others.
 CHUNK_BYTES = 256 * 1024
-#: Bytes; a longer line is split.
+#: Maximum size of a line in bytes; a longer line is split.
 MAX_LINE_BYTES = 16 * 1024
 #: An unfinished line (a prompt, a progress bar) is shown when it has not grown for this time.
 UNFINISHED_LINE_SECONDS = 1.0
-#: In how many rotated files the tail looks for the file that it was reading.
+#: The number of rotated files in which the tail looks for the file that it was reading.
 _MAX_ROTATED = 16
 
 
 class TailedFile(Struct, Generic[Who]):
-    """One file, and the position up to which it has been read."""
+    """One file, and the position up to which the file has been read."""
 
     path: str
     who: Who
@@ -31,7 +31,7 @@ class TailedFile(Struct, Generic[Who]):
     offset: int = 0
     #: The beginning of a line that is not finished.
     rest: bytes = b""
-    #: When `rest` last grew.
+    #: The time at which `rest` last grew.
     grown: float = 0.0
     #: No process writes to the file any more: the tail reads it to its end and then forgets it.
     final: bool = False

@@ -8,6 +8,7 @@ import click
 
 from trainwright.cli import output
 from trainwright.cli.documents import examined, subject_of
+from trainwright.cli.flags import output_option
 from trainwright.cli.output import Finding, LocatedProblem
 from trainwright.manifest import Document, MalformedError
 
@@ -15,15 +16,7 @@ from trainwright.manifest import Document, MalformedError
 @click.command("validate")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--strict", is_flag=True, help="Treat warnings, such as unknown fields, as errors.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Print one line per problem, or one JSON object.",
-)
+@output_option(choices=("text", "json"), help="Print one line per problem, or one JSON object.")
 def command(files: tuple[str, ...], strict: bool, form: Literal["text", "json"]) -> int:
     """Check the manifests in each FILE; "-" reads standard input. No cluster is needed.
 
@@ -42,7 +35,9 @@ def command(files: tuple[str, ...], strict: bool, form: Literal["text", "json"])
             findings.append(finding)
             if form == "text":
                 click.echo("\n".join(output.lines(finding)))
-    click.echo(output.as_json(findings) if form == "json" else str(output.summary(findings)))
+    summary = output.summary(findings)
+    whole = {"documents": findings, "summary": summary}
+    click.echo(output.as_json(whole) if form == "json" else f"{summary}\n", nl=False)
     return 2 if any(finding.state == "invalid" for finding in findings) else 0
 
 

@@ -30,6 +30,8 @@ from trainwright.model.units import (
 
 FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 60.0
+#: After a replica has run for this many seconds, its back-off starts again from the first delay.
+BACKOFF_RESET_SECONDS = 600.0
 #: If more groups of replicas than this are in back-off, groups are merged, so that the ledger stays small.
 MAX_HOLDS = 32
 
@@ -54,12 +56,10 @@ def next_epoch(entry: RoleLedger) -> RoleLedger:
 def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
     """Raise the attempt of these replicas and forget how they ended."""
     chosen = frozenset(indexes)
-    tries = dict(parse_counts(entry.retries))
-    for index in chosen:
-        tries[index] = tries.get(index, 0) + 1
+    tries = parse_counts(entry.retries)
     return replace(
         entry,
-        retries=format_counts(tries),
+        retries=format_counts({**tries, **{index: tries.get(index, 0) + 1 for index in chosen}}),
         succeeded=format_indexes(parse_indexes(entry.succeeded) - chosen),
         failed=format_indexes(parse_indexes(entry.failed) - chosen),
     )
@@ -67,8 +67,8 @@ def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
     """Take over attempts of pods that are higher than the stored ones: the stored status was lost."""
-    tries = dict(parse_counts(entry.retries)) | {index: found - entry.epoch for index, found in higher.items()}
-    return replace(entry, retries=format_counts(tries))
+    tries = {index: found - entry.epoch for index, found in higher.items()}
+    return replace(entry, retries=format_counts({**parse_counts(entry.retries), **tries}))
 
 
 def count_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
@@ -102,6 +102,11 @@ def drop_expired_holds(entry: RoleLedger, now: Time) -> RoleLedger:
     return replace(entry, holds=tuple(one for one in entry.holds if _is_active(one, now)))
 
 
+def backoff_seconds(tries: int) -> float:
+    """Return how long the next restart waits: the first delay, doubled with each restart up to the longest."""
+    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(tries, 16))
+
+
 def _is_active(one: Hold, now: Time) -> bool:
     """Return whether a hold is in force. A hold far beyond the longest back-off was written by a wrong clock."""
     return now < one.until <= after(now, 2 * LONGEST_BACKOFF_SECONDS)
@@ -130,19 +135,19 @@ def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -
     same = [one for one in entry.pending if one.cause is why and not one.together]
     waiting = chosen.union(*(parse_indexes(one.indexes) for one in same))
     others = tuple(one for one in entry.pending if one not in same)
-    entry = _hide(count_restarts(entry, why, len(chosen)), why, len(chosen))
+    entry = count_hidden_restarts(entry, why, len(chosen))
     return replace(entry, pending=(*others, PendingRestart(why, format_indexes(waiting))))
 
 
 def decide_role_restart(entry: RoleLedger, why: CauseKind, replicas: int) -> RoleLedger:
     """Count one restart of the whole role. It replaces all pending restarts of single replicas."""
-    entry = _hide(count_restarts(entry, why), why, 1)
-    return replace(entry, pending=(PendingRestart(why, format_indexes(range(replicas)), together=True),))
+    pending = (PendingRestart(why, format_indexes(range(replicas)), together=True),)
+    return replace(count_hidden_restarts(entry, why), pending=pending)
 
 
-def count_shared_restart(entry: RoleLedger, why: CauseKind) -> RoleLedger:
-    """Count a restart that another role caused. It is shown only once, on the role that caused it."""
-    return _hide(count_restarts(entry, why), why, 1)
+def count_hidden_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
+    """Count restarts that are not shown yet, or that are shown only on the role that caused them."""
+    return _hide(count_restarts(entry, why, times), why, times)
 
 
 def pending_replicas(entry: RoleLedger) -> frozenset[int]:
@@ -156,11 +161,11 @@ def note_happened(entry: RoleLedger, present: frozenset[int]) -> RoleLedger:
     for one in entry.pending:
         waiting = parse_indexes(one.indexes)
         arrived = waiting & present
-        if arrived:
-            entry = _hide(entry, one.cause, -1 if one.together else -len(arrived))
         if not arrived:
             pending.append(one)
-        elif not one.together and waiting - arrived:
+            continue
+        entry = _hide(entry, one.cause, -1 if one.together else -len(arrived))
+        if not one.together and waiting - arrived:
             pending.append(replace(one, indexes=format_indexes(waiting - arrived)))
     return replace(entry, pending=tuple(pending))
 
@@ -172,10 +177,8 @@ def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
 
 def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
     """Charge one restart to the own budget of each of these replicas."""
-    charged = dict(parse_row(entry.charged))
-    for index in indexes:
-        charged[index] = charged.get(index, 0) + 1
-    return replace(entry, charged=format_row(charged))
+    charged = parse_row(entry.charged)
+    return replace(entry, charged=format_row({**charged, **{index: charged.get(index, 0) + 1 for index in indexes}}))
 
 
 def attribute_charges(role: Role, entry: RoleLedger) -> RoleLedger:

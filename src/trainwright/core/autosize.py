@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trainwright.core import attempts, quarantine, render
-from trainwright.core.observe import Snapshot, StalePod, is_up
+from trainwright.core.observe import Snapshot, is_up
 from trainwright.core.restart import keep_in_place_counts
 from trainwright.model.cause import brief
 from trainwright.model.child import ObjectCondition, Pod, Refusal
 from trainwright.model.job import Job, Replica, RestartScope, Role
 from trainwright.model.ledger import RoleLedger, SizeCap
-from trainwright.model.plan import Announce, Create, ReplicaState, RoleState, State
+from trainwright.model.plan import Create, ReplicaState, RoleState, State
 from trainwright.model.units import EARLIEST_TIME, Time, after
 
 
@@ -61,25 +61,13 @@ def apply_resizes(view: Snapshot) -> Snapshot:
         return view
     changed = {role.name: role for role, entry in told if role.resize is not None and entry.size >= 0}
     everything = any(role.resize is RestartScope.JOB for role in changed.values())
-    entries = tuple(
-        _entry_with_size(role, _restarted_entry(view, entry, group) if everything or role.name in changed else entry)
-        for (role, entry), group in zip(pairs, view.roles, strict=True)
-    )
-    view = view.with_ledger(replace(view.ledger, roles=entries))
+    entries: list[RoleLedger] = []
+    for (role, entry), group in zip(pairs, view.roles, strict=True):
+        restarted = everything or role.name in changed
+        new = attempts.next_epoch(keep_in_place_counts(view, entry, group.replicas)) if restarted else entry
+        entries.append(replace(new, size=role.replicas) if role.records_size else new)
+    view = view.with_ledger(replace(view.ledger, roles=tuple(entries)))
     return view.reobserve() if changed else view
-
-
-def _restarted_entry(view: Snapshot, entry: RoleLedger, group: RoleState) -> RoleLedger:
-    return attempts.next_epoch(keep_in_place_counts(view, entry, group.replicas))
-
-
-def _entry_with_size(role: Role, entry: RoleLedger) -> RoleLedger:
-    return replace(entry, size=role.replicas) if role.records_size else entry
-
-
-def announced_sizes(view: Snapshot) -> tuple[Announce, ...]:
-    """Return the sizes to publish for replicas that look up the size of their role."""
-    return tuple(Announce(role.size_key, str(role.replicas)) for role in view.job.roles if role.size_key)
 
 
 #: Maximum number of spares per role.
@@ -89,7 +77,7 @@ _MAX_DOUBLINGS = 4
 
 
 def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
-    """Return the ceiling that keeps the role below its wanted size, if there is one."""
+    """Return the ceiling that keeps the role below its wanted size; None if no ceiling does."""
     ceiling = entry.ceiling
     if not role.is_autosized or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
         return None
@@ -97,7 +85,10 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 
 
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
-    """Return when spares may be created: the cool-down doubles after each failed search, but not after a new node."""
+    """Return the time from which spares may be created.
+
+    The cool-down doubles after each failed search, but not if a node has become ready since the last resize or search.
+    """
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
         return after(ceiling.at, cooldown)
@@ -117,24 +108,13 @@ def missing_replicas(role: Role) -> int:
 
 def spares_of(view: Snapshot, role: Role) -> list[Pod]:
     """Return the spares of a role that are not being deleted."""
-    pods = [one.pod for one in view.stale_pods if one.spare and one.role == role.name and _is_wanted_spare(role, one)]
+    wanted = range(role.replicas, role.replicas + missing_replicas(role))
+    pods = [one.pod for one in view.stale_pods if one.spare and one.role == role.name and one.index in wanted]
     return [pod for pod in pods if pod.metadata.deletion_timestamp is None]
-
-
-def _is_wanted_spare(role: Role, one: StalePod) -> bool:
-    return role.replicas <= one.index < role.replicas + missing_replicas(role)
-
-
-def has_usable_node(view: Snapshot, pod: Pod) -> bool:
-    """Return whether the pod is on a healthy node and has not ended."""
-    ended = pod.status.phase in ("Succeeded", "Failed")
-    return bool(pod.spec.node_name) and not ended and pod.spec.node_name not in view.unhealthy_nodes
 
 
 def kept_spares(view: Snapshot) -> frozenset[str]:
     """Return the UIDs of the spares that stay."""
-    if not any(one.spare for one in view.stale_pods):
-        return frozenset()
     return frozenset(pod.metadata.uid for role in _searching_roles(view) for pod in spares_of(view, role))
 
 
@@ -151,7 +131,7 @@ def missing_spares(view: Snapshot) -> list[Create]:
 def _searching_roles(view: Snapshot) -> Iterator[Role]:
     """Yield the roles that need spares now."""
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
-        ceiling = active_cap(role, entry) if role.is_autosized else None
+        ceiling = active_cap(role, entry)
         if ceiling is not None and view.now >= next_search_at(view, ceiling) and not is_size_fixed(view, role, group):
             yield role
 
@@ -173,21 +153,6 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
     job = replace(view.job, roles=tuple(grown if one.name == role.name else one for one in view.job.roles))
     for index in range(role.replicas, grown.replicas):
         yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
-
-
-def spare_wakes(view: Snapshot) -> list[Time]:
-    """Return when spares may be created or are given up; at the latest after one cool-down: a node may come."""
-    times: list[Time] = []
-    for role, entry in zip(view.job.roles, view.ledger.roles, strict=True):
-        ceiling = active_cap(role, entry) if role.is_autosized else None
-        if ceiling is None:
-            continue
-        begun = [time for pod in spares_of(view, role) if (time := pod.metadata.creation_timestamp) is not None]
-        if begun:
-            times.append(after(min(begun), view.site.sizing.patience))
-        else:
-            times.append(min(next_search_at(view, ceiling), after(view.now, view.site.sizing.cooldown)))
-    return times
 
 
 #: A size that lasted this many cool-downs was right: shrinking after it resets the doubling.
@@ -220,12 +185,12 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
         return replace(entry, ceiling=replace(ceiling, most=-1, why=""))
     homeless = _unplaced_reasons(view, role, group)
     if homeless and role.replicas > role.elastic.least:
-        return _shrunk(view, role, entry, homeless)
+        return _shrunk(view, role, role.elastic.least, entry, homeless)
     return entry if is_size_fixed(view, role, group) else _grown(view, role, entry)
 
 
 def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:
-    """Return why pods have no node, or nothing while one of them has not waited long enough."""
+    """Return why pods have no node; an empty list while one of these pods has not waited long enough."""
     if group.all_running:
         return []
     found: list[str] = []
@@ -240,7 +205,7 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Return since when a replica has no node, and why. For a replica that may still find one: since now."""
+    """Return the time since which a replica has no node, and why. For a replica that may still find a node: now."""
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:
@@ -267,49 +232,50 @@ def _quota_refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | No
 
 
 def size_wakes(view: Snapshot) -> list[Time]:
-    """Return when pods, or spares, will have waited long enough for a node."""
-    times = spare_wakes(view)
-    for role, group in zip(view.job.roles, view.roles, strict=True):
+    """Return the times to look again: the waiting time of a pod or of the spares is over, or spares may be created."""
+    times: list[Time] = []
+    sizing = view.site.sizing
+    for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
+        if (ceiling := active_cap(role, entry)) is not None:
+            waiting = spares_of(view, role)
+            # Look again after one cool-down at the latest, because a new node may have come.
+            search = min(next_search_at(view, ceiling), after(view.now, sizing.cooldown))
+            times.append(_search_ends_at(view, waiting) if waiting else search)
         if role.is_autosized and not group.all_running:
             refused = _quota_refusal(view, role, group)
-            since = [
-                time for replica in group.replicas if (time := _unplaced_since(view, replica, refused)[0]) is not None
-            ]
-            times += [after(time, view.site.sizing.patience) for time in since if time < view.now]
+            since = [_unplaced_since(view, replica, refused)[0] for replica in group.replicas]
+            times += [after(time, sizing.patience) for time in since if time is not None and time < view.now]
     return times
 
 
 def _unschedulable(pod: Pod) -> ObjectCondition | None:
     """Return the scheduler's condition that no node fits the pod."""
-    for condition in pod.status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable":
-            return condition
-    return None
+    told = ("PodScheduled", "False", "Unschedulable")
+    return next((one for one in pod.status.conditions or () if (one.type, one.status, one.reason) == told), None)
 
 
-def _shrunk(view: Snapshot, role: Role, entry: RoleLedger, homeless: list[str]) -> RoleLedger:
-    least = role.elastic.least if role.elastic is not None else 0
+def _shrunk(view: Snapshot, role: Role, least: int, entry: RoleLedger, homeless: list[str]) -> RoleLedger:
     before = entry.ceiling
     hasty = (
         before is not None and before.grew and view.now < after(before.at, STABLE_COOLDOWNS * view.site.sizing.cooldown)
     )
     why = f"{len(homeless)} of {role.replicas} pods found no place for {view.site.sizing.patience:g} s: {homeless[0]}"
-    ceiling = SizeCap(
-        view.now,
-        max(least, role.replicas - len(homeless)),
-        brief(why),
-        tries=before.tries + 1 if before is not None and hasty else 0,
-    )
-    return replace(entry, ceiling=ceiling)
+    most, tries = max(least, role.replicas - len(homeless)), before.tries + 1 if before is not None and hasty else 0
+    return replace(entry, ceiling=SizeCap(view.now, most, brief(why), tries=tries))
 
 
 def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
-    """Grow by the number of spares with a node, once all have one or the search has ended."""
+    """Grow by the number of live spares on healthy nodes.
+
+    The role grows only if all replicas are up, and if every missing replica has such a spare or the search has ended. A
+    search that ends without growth counts as a failed try.
+    """
     ceiling = active_cap(role, entry)
     waiting = spares_of(view, role) if ceiling is not None else []
     if ceiling is None or not waiting:
         return entry
-    placed = sum(has_usable_node(view, pod) for pod in waiting)
+    healthy = [pod for pod in waiting if pod.spec.node_name and pod.spec.node_name not in view.unhealthy_nodes]
+    placed = sum(pod.status.phase not in ("Succeeded", "Failed") for pod in healthy)
     over = view.now >= _search_ends_at(view, waiting)
     if placed and all_up(view) and (over or placed == missing_replicas(role)):
         size = role.replicas + placed
@@ -322,6 +288,6 @@ def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
 
 
 def _search_ends_at(view: Snapshot, waiting: list[Pod]) -> Time:
-    """Return when the search for nodes ends."""
+    """Return the time at which the search for nodes ends."""
     begun = [pod.metadata.creation_timestamp or view.now for pod in waiting]
     return after(min(begun), view.site.sizing.patience)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an ended replica may be restarted: by policy, exit code, and the budgets of replica, role and job.
 
-Budgets are compared with counts in the ledger. The ledger is stored before any pod is deleted, so they survive a kill.
+Budgets are compared with counts in the ledger, which is stored before any pod is deleted: a kill loses no count.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def counted_as(self) -> CauseKind:
-        """The cause that it is counted under. A cause that does not use the budget is preferred."""
+        """The cause that the restart is counted under. A cause that does not use the budget is preferred."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
     @property
@@ -120,7 +120,7 @@ def _policy_allows(one: EndedReplica) -> bool:
 def within_backoff_limit(
     view: Snapshot, retries: list[EndedReplica]
 ) -> tuple[tuple[EndedReplica, ...], EndedReplica | None]:
-    """Apply the job's own restart budget: return the restarts within it and the first one beyond it."""
+    """Apply the job's own restart budget: return the restarts within it and the first restart beyond it."""
     limit = view.job.lifecycle.restarts_allowed
     if limit is None or not retries:
         return tuple(retries), None
@@ -154,8 +154,8 @@ def most_restarted(view: Snapshot) -> EndedReplica | None:
 
 def restarts_used(view: Snapshot) -> int:
     """Return how many restarts of all roles count against the job's budget."""
-    entries = {entry.name: entry for entry in view.ledger.roles}
-    made = sum(attempts.budget_used(entries[role.name], role.uncounted) for role in view.job.roles)
+    pairs = zip(view.job.roles, view.ledger.roles, strict=True)
+    made = sum(attempts.budget_used(entry, role.uncounted) for role, entry in pairs)
     if not view.job.lifecycle.counts_in_place:
         return made
     return made + sum(in_place_restarts(role.replicas) for role in view.roles)

@@ -2,13 +2,13 @@
 """Classify one pod: the state of its replica, and the cause of an end.
 
 The first match wins: 1. A pod that ended keeps its result, even if its node is lost; so do main containers that
-succeeded while others still run. 2. A pod that is being deleted has not failed: a new one follows. 3. Pods on a lost
+succeeded while others still run. 2. A pod that is being deleted has not failed: a new pod follows. 3. Pods on a lost
 node are lost. 4. Main containers may have failed while others still run. 5. Pods that hold failed GPUs are lost, if
 their policy restarts them. 6. The pod's phase.
 
 Some roles replace a pod whose containers cannot be created (no such image, a missing Secret), because another node may
 succeed. A stuck pod is replaced after `CreationRules.duration_period`, during `restart_period` from the replica's first
-stuck pod. After that the replica fails or waits. The ledger stores when a replica became stuck.
+stuck pod. After that the replica fails or waits. The ledger stores the time at which a replica became stuck.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,6 @@ from datetime import timedelta
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.core import gate
 from trainwright.core.nodes import NodeHealth
 from trainwright.model.cause import Cause, CauseKind, brief, implied_signal
 from trainwright.model.child import ContainerState, ContainerStatus, Pod, Terminated
@@ -94,24 +93,13 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
 
 def _classify_ended(pod: Pod, role: Role) -> Conclusion:
     if pod.status.phase == "Succeeded":
-        ends = [
-            end
-            for container, end in _terminated(pod)
-            if not role.main_containers or container.name in role.main_containers
-        ]
-        return _STOPPING if _ended_by_deletion(pod, ends, failed=False) else _SUCCEEDED
+        return _STOPPING if _ended_by_deletion(pod, _main_ends(pod, role), failed=False) else _SUCCEEDED
     if _ended_by_deletion(pod, [end for _, end in _terminated(pod) if end.exit_code], failed=True):
         return _STOPPING
-    cause = _cause(pod, role)
-    # The main containers had already succeeded before another container failed.
-    return _SUCCEEDED if cause.why is CauseKind.EXIT and _mains_succeeded(pod, role) else (State.FAILED, cause)
-
-
-def _mains_succeeded(pod: Pod, role: Role) -> bool:
-    ends = {
-        container.name: end.exit_code for container, end in _terminated(pod) if container.name in role.main_containers
-    }
-    return bool(ends) and len(ends) == len(role.main_containers) and not any(ends.values())
+    cause, codes = _cause(pod, role), [end.exit_code for end in _main_ends(pod, role)]
+    # The main containers may have succeeded before another container failed.
+    succeeded = cause.why is CauseKind.EXIT and role.main_containers and not any(codes)
+    return _SUCCEEDED if succeeded and len(codes) == len(role.main_containers) else (State.FAILED, cause)
 
 
 def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> bool:
@@ -141,13 +129,8 @@ def _cause(pod: Pod, role: Role) -> Cause:
     for condition in status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True":
             return Cause(CauseKind.DISRUPTED, reason=condition.reason, message=brief(condition.message), node=node)
-    why = (
-        CauseKind.DISRUPTED
-        if status.reason in DISRUPTIONS
-        else CauseKind.EVICTED
-        if status.reason == "Evicted"
-        else CauseKind.REJECTED
-    )
+    blamed = CauseKind.EVICTED if status.reason == "Evicted" else CauseKind.REJECTED
+    why = CauseKind.DISRUPTED if status.reason in DISRUPTIONS else blamed
     cause = Cause(why, reason=status.reason, message=brief(status.message), node=node)
     return cause if why is not CauseKind.REJECTED else _first_failed_exit(pod, role) or cause
 
@@ -178,17 +161,15 @@ def awaits_restart(pod: Pod) -> bool:
         if state.terminated is not None and policy != "Never":
             if state.terminated.exit_code or container.name in again:
                 return True
-        elif state.waiting is not None and (container.restart_count or _ended_before(container)):
-            return True
+        elif state.waiting is not None:
+            before = container.last_state or ContainerState()
+            if container.restart_count or before.terminated is not None:
+                return True
     return False
 
 
-def _ended_before(container: ContainerStatus) -> bool:
-    return container.last_state is not None and container.last_state.terminated is not None
-
-
 def last_in_place_end(pod: Pod) -> Cause | None:
-    """Return the last end of the container that its kubelet restarted most often."""
+    """Return the last end of the container that the kubelet restarted most often."""
     groups = (pod.status.init_container_statuses, pod.status.container_statuses)
     often = max((one for group in groups for one in group or ()), key=lambda one: one.restart_count, default=None)
     for state in (often.state, often.last_state) if often is not None and often.restart_count else ():
@@ -227,21 +208,20 @@ def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
     ]
 
 
+def _main_ends(pod: Pod, role: Role) -> list[Terminated]:
+    """Return the ends of the main containers, or of all containers if the role names no main container."""
+    mains = role.main_containers
+    return [end for container, end in _terminated(pod) if not mains or container.name in mains]
+
+
 def _mains_ended(pod: Pod, role: Role) -> Conclusion | None:
-    """Return the result of the main containers once all have ended; sidecars may still run.
+    """Return the result of the main containers once all of them have ended; sidecars may still run.
 
     An end after which the kubelet restarts the container does not count.
     """
-    mains = [c for c in pod.status.container_statuses or () if c.name in role.main_containers]
     again = pod.spec.restart_policy
-    ends = [
-        c.state.terminated
-        for c in mains
-        if c.state is not None
-        and c.state.terminated is not None
-        and (again == "Never" or (again == "OnFailure" and not c.state.terminated.exit_code))
-    ]
-    if not mains or len(ends) < len(role.main_containers):
+    ends = [end for end in _main_ends(pod, role) if again == "Never" or (again == "OnFailure" and not end.exit_code)]
+    if len(ends) < len(role.main_containers):
         return None
     if any(end.exit_code for end in ends):
         return State.FAILED, _cause(pod, role)
@@ -262,7 +242,8 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
     for group in (status.init_container_statuses, status.container_statuses):
         for container in group or ():
             waiting = container.state.waiting if container.state is not None else None
-            if waiting is not None and waiting.reason in CREATE_ERRORS and not gate.is_waiting_for_gate(role, waiting):
+            # A container that waits only for its gate has no creation error.
+            if waiting is not None and waiting.reason in CREATE_ERRORS and role.gate not in waiting.missing:
                 message = brief(waiting.message)
                 return Cause(CauseKind.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name)
     return None
@@ -277,7 +258,7 @@ def create_error_timeout(role: Role, site: Site) -> float | None:
 
 
 def given_up_at(pod: Pod, most: float | None) -> Time | None:
-    """Return when a pod whose containers cannot be created fails, with this timeout."""
+    """Return the time at which a pod fails because its containers cannot be created, with this timeout."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
     return None if most is None or begun is None else due(begun, most)
 
@@ -287,7 +268,7 @@ MAX_STUCK_PERIODS = 32
 
 
 def is_stuck(role: Role, replica: ReplicaState) -> bool:
-    """Return whether its containers cannot be created and its role replaces such pods."""
+    """Return whether the replica's containers cannot be created and its role replaces such pods."""
     return role.recreates_pods and replica.state is State.STARTING and replica.cause is not None
 
 
@@ -303,7 +284,7 @@ def is_replacement_due(entry: RoleLedger, replica: ReplicaState, creating: Creat
 
 
 def stuck_wakes(entry: RoleLedger, replica: ReplicaState, creating: CreationRules, now: Time) -> list[Time]:
-    """Return when a stuck pod is replaced or fails."""
+    """Return the times at which a stuck pod is replaced or fails."""
     if replica.pod is None:
         return []
     time = _replaced_at(entry, replica, creating, now)
@@ -316,7 +297,7 @@ def _begun_at(pod: Pod, now: Time) -> Time:
 
 
 def _replacing_ends_at(entry: RoleLedger, index: int, pod: Pod, creating: CreationRules, now: Time) -> Time:
-    """Return until when the pods of a stuck replica are replaced."""
+    """Return the time until which pods of a stuck replica are replaced."""
     return due(stuck_since(entry).get(index, _begun_at(pod, now)), creating.restart_period)
 
 
@@ -328,7 +309,7 @@ def _replaced_at(entry: RoleLedger, replica: ReplicaState, creating: CreationRul
 
 
 def stuck_since(entry: RoleLedger) -> Mapping[int, Time]:
-    """Return since when each stuck replica is stuck."""
+    """Return the time since which each stuck replica is stuck."""
     return {index: one.since for one in entry.stuck for index in parse_indexes(one.indexes)}
 
 
@@ -348,7 +329,7 @@ def _stuck_periods(kept: Mapping[int, Time]) -> tuple[StuckPeriod, ...]:
     for index, time in kept.items():
         groups.setdefault(time, set()).add(index)
     while len(groups) > MAX_STUCK_PERIODS:
-        # Merging the two newest groups shortens the period of the later one: no replica waits too long.
+        # Merging the two newest groups shortens the period of the later group: no replica waits too long.
         second, last = sorted(groups)[-2:]
         groups[second] |= groups.pop(last)
     return tuple(StuckPeriod(time, format_indexes(groups[time])) for time in sorted(groups))

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from trainwright.core import attempts, autosize, classify, gate, quarantine, removal, render
 from trainwright.core.classify import create_error_timeout, given_up_at
-from trainwright.core.observe import Snapshot, StalePod, is_up
+from trainwright.core.observe import Snapshot, is_up
 from trainwright.core.report import StepActions
 from trainwright.core.verdict import deadline, start_deadline
 from trainwright.model.child import Extra
 from trainwright.model.job import Body, Job, Replica, RestartScope, Role
 from trainwright.model.meta import ADDRESS_HASHES, DIGEST, WORLD
-from trainwright.model.plan import Create, Delete, Patch, ReplicaState, RoleState, State
+from trainwright.model.plan import Announce, Create, Delete, Patch, ReplicaState, State
 from trainwright.model.units import Time
 
 Address = tuple[str, str, str]
@@ -81,7 +81,8 @@ _ENDED = ("Succeeded", "Failed")
 
 def create_missing(view: Snapshot) -> StepActions:
     """Return all creates, patches and deletes for a live job."""
-    holds = _holds(view)
+    # The replicas in back-off by role, each with the end of its back-off.
+    holds = {entry.name: attempts.held_replicas(entry, view.now) for entry in view.ledger.roles if entry.holds}
     creates, patches, deletes = sync_extras(view)
     if view.stale_pods or view.unhealthy_nodes:
         deletes = _stale_deletes(view, holds) + _forced_deletes(view) + deletes
@@ -89,7 +90,8 @@ def create_missing(view: Snapshot) -> StepActions:
     creates = creates + made + _pods(view, holds)
     actions = StepActions(tuple(deletes + surplus), tuple(creates), tuple(patches), _wake(view, holds))
     if view.site.elastic_server:
-        actions = replace(actions, announces=autosize.announced_sizes(view))
+        sizes = [Announce(role.size_key, str(role.replicas)) for role in view.job.roles if role.size_key]
+        actions = replace(actions, announces=tuple(sizes))
     return _after_refusals(view, actions) if view.observed.refusals else actions
 
 
@@ -102,37 +104,25 @@ def _after_refusals(view: Snapshot, actions: StepActions) -> StepActions:
     return replace(actions, creates=creates, wake=min(wakes, default=None))
 
 
-def _holds(view: Snapshot) -> dict[str, dict[int, Time]]:
-    """Return the replicas in back-off by role, each with the end of its back-off."""
-    return {entry.name: attempts.held_replicas(entry, view.now) for entry in view.ledger.roles if entry.holds}
-
-
 def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Delete]:
     stay = autosize.kept_spares(view)
     gone = [one for one in view.stale_pods if one.pod.metadata.uid not in stay]
-    gone = [one for one in gone if not _is_log_kept(one, holds.get(one.role, {}))]
+    # An ended pod stays for its log while its replica is in back-off.
+    gone = [one for one in gone if one.index not in holds.get(one.role, {}) or one.pod.status.phase not in _ENDED]
     return removal.pod_deletes(view, ((one.pod, one.why) for one in gone))
-
-
-def _is_log_kept(one: StalePod, held: dict[int, Time]) -> bool:
-    """Return whether an ended pod stays for its log while its replica is in back-off."""
-    return one.index in held and one.pod.status.phase in _ENDED
 
 
 def _forced_deletes(view: Snapshot) -> list[Delete]:
     """Return forced deletes for pods that another client deletes and that cannot end because their node is lost."""
-    if not view.unhealthy_nodes:
-        return []
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
     return removal.pod_deletes(view, ((pod, "being deleted") for pod in stopping if pod is not None))
 
 
 def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
-    if view.all_running:
-        return autosize.missing_spares(view) if view.job.has_autosized_role else []
+    pairs = () if view.all_running else zip(view.job.roles, view.roles, strict=True)
     missing = [
         (role, seen)
-        for role, group in _in_order(view)
+        for role, group in sorted(pairs, key=lambda pair: pair[0].stage)
         if not group.all_running
         for seen in group.replicas
         if seen.state is State.WAITING and seen.index not in holds.get(role.name, {})
@@ -143,8 +133,13 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
         return []
     taken = {pod.metadata.name for pod in view.observed.pods}
     leaving = {one.role for one in view.stale_pods if not one.spare and one.pod.status.phase not in _ENDED}
-    startable = [role.name for role in view.job.roles if _may_start(view, role, leaving)]
-    replicas = [_replica(view.job, role, seen) for role, seen in missing if role.name in startable]
+    startable = [role for role in view.job.roles if _may_start(view, role, leaving)]
+    prefixes = {role.name: view.job.key.replica_prefix(role.name) for role in startable}
+    replicas = [
+        Replica(role, seen.index, seen.attempt, f"{prefixes[role.name]}{seen.index}")
+        for role, seen in missing
+        if role.name in prefixes
+    ]
     terms = {role.name: quarantine.node_terms(view, role) for role in view.job.roles} if view.ledger.avoided else {}
     return [
         render.pod(view.job, replica, view.site, terms.get(replica.role.name))
@@ -153,26 +148,16 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
     ]
 
 
-def _in_order(view: Snapshot) -> list[tuple[Role, RoleState]]:
-    """Return roles with their state: lower stages first, then in document order."""
-    return sorted(zip(view.job.roles, view.roles, strict=True), key=lambda pair: pair[0].stage)
-
-
 def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
-    """Return whether no old peer still runs and the roles that must run before this one are up."""
-    if _would_meet_old_pods(role, leaving):
+    """Return whether no old peer still runs and the roles that must run before this role are up."""
+    scope = role.barrier_scope
+    # A new pod could connect to a running pod of an older attempt.
+    if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):
         return False
     if not role.awaits_running:
         return True
     before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
     return all(is_up(seen) for group in before for seen in group.replicas)
-
-
-def _would_meet_old_pods(role: Role, leaving: set[str]) -> bool:
-    """Return whether a new pod could connect to a running pod of an older attempt."""
-    if role.barrier_scope is RestartScope.POD:
-        return False
-    return role.name in leaving or (bool(leaving) and role.barrier_scope is RestartScope.JOB)
 
 
 def _is_admitted(view: Snapshot) -> bool:
@@ -219,7 +204,8 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
     if view.all_running and not (pending or life.deadline or life.start_deadline is not None):
         return None
     times = growing + [moment for held in holds.values() for moment in held.values()]
-    times += [due for due in (deadline(view), start_deadline(view)) if due is not None] + quarantine.wakes(view)
+    dues = [deadline(view), start_deadline(view), *(one.until for one in view.ledger.avoided)]
+    times += [due for due in dues if due is not None]
     if not view.all_running:
         times += _create_error_times(view)
     if view.unhealthy_nodes:
@@ -230,19 +216,15 @@ def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
 
 
 def _create_error_times(view: Snapshot) -> list[Time]:
-    """Return when pods whose containers cannot be created fail or are replaced."""
-    stuck = [
-        given_up_at(seen.pod, create_error_timeout(role, view.site))
-        for role, group in zip(view.job.roles, view.roles, strict=True)
-        if create_error_timeout(role, view.site) is not None and not group.all_running
-        for seen in group.replicas
-        if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None
-    ]
-    return [due for due in stuck if due is not None] + [
-        due
-        for role, group in zip(view.job.roles, view.roles, strict=True)
-        if role.recreates_pods and not group.all_running
-        for seen in group.replicas
-        if classify.is_stuck(role, seen)
-        for due in classify.stuck_wakes(attempts.find_entry(view.ledger, role.name), seen, view.site.creating, view.now)
-    ]
+    """Return the times at which pods fail or are replaced because their containers cannot be created."""
+    times: list[Time | None] = []
+    for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
+        most = create_error_timeout(role, view.site)
+        timed = role.recreates_pods or most is not None
+        for seen in group.replicas if timed and not group.all_running else ():
+            if seen.state is State.STARTING and seen.cause is not None and seen.pod is not None:
+                if role.recreates_pods:
+                    times += classify.stuck_wakes(entry, seen, view.site.creating, view.now)
+                else:
+                    times.append(given_up_at(seen.pod, most))
+    return [time for time in times if time is not None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate: a ConfigMap with the addresses of all pods of one attempt, which the pods wait for.
 
-It is created when the dialect can build it and stays for that attempt. No pod of the next attempt is created before it
-is gone, so a pod never reads addresses of old peers.
+The gate is created when the dialect can build it, and stays for that attempt. No pod of the next attempt is created
+before the gate is gone, so a pod never reads addresses of old peers.
 """
 
 from functools import lru_cache
@@ -11,13 +11,13 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from trainwright.model.cause import Cause, CauseKind
-from trainwright.model.child import Extra, Observed, Waiting
+from trainwright.model.child import Extra, Observed
 from trainwright.model.job import Job, Role
 from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import ADDRESS_HASHES, WORLD
 from trainwright.model.plan import ReplicaState, RoleState, State
 
-#: Why an existing pod counts as lost.
+#: The cause with which a pod whose address has changed counts as lost.
 _MOVED = Cause(
     CauseKind.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before"
 )
@@ -34,14 +34,14 @@ def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observe
 
 
 def is_current(job: Job, extra: Extra) -> bool:
-    """Return whether this is the gate of the current attempt. It stays even if the dialect can no longer build it."""
+    """Return whether this is the gate of the current attempt. It stays even if the dialect cannot build it any more."""
     return _is_gate(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
     """Return whether this is the gate of an older attempt without pods. It is deleted, not overwritten.
 
-    Overwriting it would keep keys that the next one lacks. If current pods exist, the status was lost: keep it.
+    Overwriting it would keep keys that the next gate lacks. If current pods exist, the status was lost: keep the gate.
     """
     if not _is_gate(job, extra) or is_current(job, extra):
         return False
@@ -49,16 +49,11 @@ def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
 
 
 def blocks_creation(job: Job, observed: Observed) -> bool:
-    """Return whether a gate of an older attempt exists: a new pod might read it."""
+    """Return whether a gate of an older attempt exists: a new pod might read that gate."""
     return any(
         _is_gate(job, extra) and (extra.metadata.deletion_timestamp is not None or not is_current(job, extra))
         for extra in observed.extras
     )
-
-
-def is_open(job: Job, observed: Observed) -> bool:
-    """Return whether the gate of the current attempt exists."""
-    return job.has_gate and any(is_current(job, extra) for extra in observed.extras)
 
 
 def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
@@ -69,7 +64,7 @@ def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
 
 
 def mark_moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
-    """Mark replicas as lost if their pods have changed their address since, as after a reboot of the node."""
+    """Mark replicas as lost if their pods no longer have the address in the gate, as after a reboot of the node."""
     annotations = next((extra.metadata.annotations or {} for extra in observed.extras if is_current(job, extra)), {})
     stored, length = annotations.get(ADDRESS_HASHES, ""), _HASH_LENGTH * sum(len(role.replicas) for role in roles)
     if not stored or len(stored) != length or stored == address_hashes(job, roles):
@@ -96,7 +91,7 @@ def _mark_if_moved(replica: ReplicaState, stored: str) -> ReplicaState:
 
 
 def _fixes_addresses(role: Role) -> bool:
-    """Return whether peers of this role hold addresses and must restart when one changes."""
+    """Return whether peers of this role hold addresses and must restart when an address changes."""
     return bool(role.gate) and role.restart.answers_removal and role.restart.answers(CauseKind.DISRUPTED)
 
 
@@ -115,11 +110,6 @@ def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
     if not (role.gate and role.restart.answers_removal) or entry.reached >= known:
         return entry
     return replace(entry, reached=known)
-
-
-def is_waiting_for_gate(role: Role, waiting: Waiting) -> bool:
-    """Return whether the container waits only for the gate, so that this is no creation error."""
-    return bool(role.gate) and role.gate in waiting.missing
 
 
 def _is_gate(job: Job, extra: Extra) -> bool:

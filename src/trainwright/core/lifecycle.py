@@ -14,7 +14,7 @@ from trainwright.model.cause import CauseKind, brief
 from trainwright.model.child import Pod
 from trainwright.model.event import EventReason, Notice
 from trainwright.model.job import Body, CleanPods, Job, Role
-from trainwright.model.ledger import LONGEST_TEXT, Ledger, Outcome, Phase, Reason, RoleLedger, Times
+from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import ADOPT
 from trainwright.model.plan import Delete, Patch, Plan, RoleState, Status
 from trainwright.model.rule import Result
@@ -22,7 +22,7 @@ from trainwright.model.units import after, format_row, parse_row
 
 
 def unmanaged(view: Snapshot) -> Plan | None:
-    """Leave a job alone that another controller manages."""
+    """Do nothing for a job that another controller manages."""
     return Plan(Status(view.stored, view.roles), untouched=True) if view.job.unmanaged else None
 
 
@@ -39,12 +39,12 @@ def _finalizer_patches(job: Job) -> tuple[Patch, ...]:
     if job.finalizers is None:
         return ()
     body: Body = {"metadata": {"finalizers": list(job.finalizers)}}
-    why = "whoever put its finalizer on it is not there any more"
+    why = "the controller that added its finalizer no longer exists"
     return (Patch(job.owner.kind, job.key.name, job.uid, body, why, api=job.owner.api_version),)
 
 
 def foreign(view: Snapshot) -> Plan | None:
-    """Leave a job alone that another controller has started; an event says how to hand it over."""
+    """Only send an event for a job that another controller has started; the event says how to hand the job over."""
     job = view.job
     if not _belongs_to_other(view):
         return None
@@ -210,18 +210,16 @@ def _with_ttl(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: li
 
 
 def advance(view: Snapshot) -> Snapshot:
-    """Update the ledger of a live job: phase, replicas reached, holds that are over."""
-    view = _with_phase(view)
+    """Update the ledger of a live job: phase, replicas reached, back-offs that are over."""
+    phase = observe.phase_of(view)
+    if phase is Phase.RUNNING and view.ledger.times.running is None:
+        view = view.with_ledger(replace(view.ledger, times=replace(view.ledger.times, running=view.now)))
+    if phase is not view.ledger.phase:
+        view = view.with_ledger(replace(view.ledger, phase=phase))
     ledger = view.ledger
-    roles = view.job.roles
-    for place, entry in enumerate(ledger.roles):
-        role, group = roles[place], view.roles[place]
-        if (
-            entry.holds
-            or entry.stuck
-            or entry.reached < role.replicas
-            or (role.recreates_pods and not group.all_running)
-        ):
+    for place, (role, group, entry) in enumerate(zip(view.job.roles, view.roles, ledger.roles, strict=True)):
+        may_be_stuck = role.recreates_pods and not group.all_running
+        if entry.holds or entry.stuck or entry.reached < role.replicas or may_be_stuck:
             new = _advanced_entry(view, role, group, entry)
             ledger = replace(ledger, roles=(*ledger.roles[:place], new, *ledger.roles[place + 1 :]))
     if ledger.generation != view.job.generation:
@@ -237,11 +235,3 @@ def _advanced_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLed
     if entry.reached < role.replicas and observe.all_reached(view, group):
         entry = replace(entry, reached=role.replicas)
     return entry
-
-
-def _with_phase(view: Snapshot) -> Snapshot:
-    ledger: Ledger = view.ledger
-    phase = observe.phase_of(view)
-    if phase is Phase.RUNNING and ledger.times.running is None:
-        ledger = replace(ledger, times=replace(ledger.times, running=view.now))
-    return view.with_ledger(ledger if phase is ledger.phase else replace(ledger, phase=phase))

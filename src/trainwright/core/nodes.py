@@ -7,8 +7,8 @@ judged: the engine may not have listed its nodes yet, and it keeps a removed nod
 GPU failures show in conditions and taints of the node, or in fewer allocatable GPUs than the job's pods hold there. The
 node still answers, so its pods can be deleted normally.
 
-Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated: those
-on nodes where such pods have run, and those named like a resource that the pods request.
+Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated:
+taints on nodes where such pods have run, and taints named like a resource that the pods request.
 """
 
 from collections import Counter
@@ -30,11 +30,6 @@ def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
     """Return whether a node's taints repel pods with this spec. Taints with a known key do not."""
     hard = [one for one in node.spec.taints or () if one.effect in _REPELLING_EFFECTS and one.key not in known]
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
-
-
-def taint_keys(nodes: Iterable[Node | None]) -> frozenset[str]:
-    """Return the taint keys of these nodes."""
-    return frozenset(one.key for node in nodes if node is not None for one in node.spec.taints or ())
 
 
 def _tolerated(taint: Taint, given: Iterable[Mapping[str, Any]]) -> bool:
@@ -83,9 +78,7 @@ def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldD
         wanted = asks.get(labels.get(ROLE, ""))
         if wanted is None or pod.status.phase in _ENDED or labels.get(JOB_UID) != job.uid:
             continue
-        here = found.get(pod.spec.node_name)
-        if here is None:
-            here = found[pod.spec.node_name] = HeldDevices({}, set())
+        here = found.setdefault(pod.spec.node_name, HeldDevices({}, set()))
         here.roles.add(labels[ROLE])
         for name, amount in wanted.items():
             here.amounts[name] = here.amounts.get(name, 0) + amount
@@ -116,7 +109,7 @@ def _missing_devices(has: Mapping[str, str], amounts: Mapping[str, int], times: 
     """Return which devices the device plugin has withdrawn."""
     for name, amount in amounts.items():
         left = has.get(name)
-        # A node that reports no such resource is not judged by it.
+        # A node that does not report this resource is not judged by it.
         if left is not None and count(left) < amount * times:
             return f"{count(left)} {name} left of {amount * times} in use"
     return ""
@@ -127,7 +120,7 @@ UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/n
 MIN_NODES_FOR_SHARE = 3
 #: If more than this share of nodes is not ready, the network or the API server is the likely cause.
 MAX_SILENT_SHARE = 0.55
-#: In that case the grace period is this many times longer.
+#: If more than that share of nodes is not ready, the grace period is this many times longer.
 WIDE_OUTAGE_GRACE_FACTOR = 5.0
 
 
@@ -137,9 +130,9 @@ class NodeHealth(Struct, frozen=True, gc=False):
     #: The node is not ready. It counts as lost from `lost_at`; None: never.
     silent: bool = False
     lost_at: Time | None = None
-    #: The message of its Ready condition.
+    #: The message of the node's Ready condition.
     not_ready_message: str = ""
-    #: What is wrong with its GPUs, the roles that hold some, and when these count as failed.
+    #: What is wrong with the node's GPUs, the roles that hold some of them, and the time at which they count as failed.
     device_message: str = ""
     roles: frozenset[str] = frozenset()
     devices_failed_at: Time | None = None
@@ -180,18 +173,14 @@ def _is_removed(node: Node) -> bool:
 
 
 def not_ready_since(node: Node) -> Time | None:
-    """Return since when the node has not been ready."""
+    """Return the time since which the node has not been ready."""
     times = [c.last_transition_time for c in node.status.conditions or () if c.type == "Ready" and c.status != "True"]
     times += [taint.time_added for taint in node.spec.taints or () if taint.key in UNREACHABLE]
     return min((moment for moment in times if moment is not None), default=node.metadata.creation_timestamp)
 
 
-def _ready_message(node: Node) -> str:
-    return next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
-
-
 def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
-    """Return when each of these nodes counts as lost.
+    """Return the time at which each of these nodes counts as lost.
 
     If no node is ready, none is lost: pods could not run anywhere else. If most are not ready, the network or the API
     server has probably failed, and the grace period is longer. A removed node is always lost.
@@ -206,14 +195,15 @@ def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: S
         since = not_ready_since(node)
         grace = site.node_grace * (WIDE_OUTAGE_GRACE_FACTOR if braked and not _is_removed(node) else 1.0)
         lost_at = None if since is None else after(since, grace)
-        found[name] = NodeHealth(silent=True, lost_at=lost_at, not_ready_message=_ready_message(node))
+        message = next((one.message for one in node.status.conditions or () if one.type == "Ready"), "")
+        found[name] = NodeHealth(silent=True, lost_at=lost_at, not_ready_message=message)
     return found
 
 
 def _device_nodes(
     job: Job, answering: Mapping[str, Node], observed: Observed, site: Site, now: Time
 ) -> dict[str, NodeHealth]:
-    """Return when the GPUs of each of these nodes count as failed, a grace period after the failure was first seen.
+    """Return the times at which GPUs of these nodes count as failed: a grace period after the failure was first seen.
 
     If the pods could not run on another node, the GPUs never count as failed.
     """
@@ -242,7 +232,7 @@ def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[
     """
     asked = requested_devices(role, site)
     spec: Body = role.template.get("spec") or {}
-    borne = taint_keys(known.get(name) for name in barred) | asked.keys()
+    borne = {one.key for name in barred if name in known for one in known[name].spec.taints or ()} | asked.keys()
     return any(
         name not in barred
         and _can_take(node, spec.get("nodeSelector") or {}, asked)

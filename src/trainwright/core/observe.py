@@ -21,7 +21,7 @@ from trainwright.core.nodes import NodeHealth
 from trainwright.model.child import Observed, Pod
 from trainwright.model.job import Body, Job, Role
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
-from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, SPARE, Meta, Owner
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, SPARE, Meta
 from trainwright.model.plan import Patch, ReplicaState, RoleState, State
 from trainwright.model.site import Site
 from trainwright.model.units import Time, parse_indexes
@@ -36,19 +36,21 @@ def is_ours(job: Job, pod: Pod) -> bool:
 
 
 def ownership_patch(job: Job, pod: Pod) -> Patch | None:
-    """Return the patch that adopts or releases a pod, if one is needed. Pods that are being deleted are left alone."""
+    """Return the patch that adopts or releases a pod, or None. Pods that are being deleted are left alone."""
     if job.deleting or pod.metadata.deletion_timestamp is not None:
         return None
     labels = pod.metadata.labels or {}
     controller = pod.metadata.controller
     complete = labels.get(JOB_UID) == job.uid and ROLE in labels and INDEX in labels and ATTEMPT in labels
+    owners = [owner for owner in pod.metadata.owner_references or () if owner.uid != job.uid]
     if complete and controller is None and _has_replica_name(job, pod.metadata.name, labels):
-        return _owner_patch(
-            pod, (*_other_owners(job, pod), job.owner), "adopted: it carries this job's UID and nobody controls it"
-        )
-    if not complete and KIND in labels and controller is not None and controller.uid == job.uid:
-        return _owner_patch(pod, _other_owners(job, pod), "released: its labels no longer name a replica of this job")
-    return None
+        owners, why = [*owners, job.owner], "adopted: it carries this job's UID and nobody controls it"
+    elif not complete and KIND in labels and controller is not None and controller.uid == job.uid:
+        why = "released: its labels no longer name a replica of this job"
+    else:
+        return None
+    body: Body = {"metadata": {"ownerReferences": [to_builtins(owner) for owner in owners]}}
+    return Patch("Pod", pod.metadata.name, pod.metadata.uid, body, why)
 
 
 def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
@@ -81,15 +83,6 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
     return controller is not None and controller.uid == uid
 
 
-def _other_owners(job: Job, pod: Pod) -> tuple[Owner, ...]:
-    return tuple(owner for owner in pod.metadata.owner_references or () if owner.uid != job.uid)
-
-
-def _owner_patch(pod: Pod, owners: tuple[Owner, ...], why: str) -> Patch:
-    body: Body = {"metadata": {"ownerReferences": [to_builtins(owner) for owner in owners]}}
-    return Patch("Pod", pod.metadata.name, pod.metadata.uid, body, why)
-
-
 class StalePod(Struct, frozen=True, gc=False):
     """A pod of ours that is not a wanted replica: it has an old attempt, or its role or index is gone."""
 
@@ -116,7 +109,7 @@ class Snapshot(Struct, frozen=True, gc=False):
     unhealthy_nodes: Mapping[str, NodeHealth] = {}
     #: Every replica runs. True for most passes, so steps check it first to save time.
     all_running: bool = False
-    #: Names of pods that are not ours, including those that are adopted in this pass.
+    #: Names of pods that are not ours, including pods that are adopted in this pass.
     foreign_pods: tuple[str, ...] = ()
 
     @property
@@ -151,32 +144,26 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
         foreign.append(pod.metadata.name)
         if (patch := ownership_patch(job, pod)) is not None:
             patches.append(patch)
-    entries = {entry.name: entry for entry in job.ledger.roles}
-    unhealthy, gate_is_open = nodes.unhealthy_nodes(job, observed, site, now), gate.is_open(job, observed)
-    observer = _RoleObserver(site, now, unhealthy, stale, gate_is_open, job.ledger.outcome is None)
+    stored = job.ledger
+    entries = {entry.name: entry for entry in stored.roles}
+    unhealthy = nodes.unhealthy_nodes(job, observed, site, now)
+    gate_is_open = job.has_gate and any(gate.is_current(job, extra) for extra in observed.extras)
+    observer = _RoleObserver(site, now, unhealthy, stale, gate_is_open, stored.outcome is None)
     roles = tuple([observer.observe_role(role, slots[role.name], entries) for role in job.roles])
     if gate_is_open:
         roles = gate.mark_moved(job, observed, roles)
     running = sum([role.running for role in roles])
     all_running = running > 0 and running == sum([role.replicas for role in job.roles])
-    view = Snapshot(
-        job=job,
-        stored=job.ledger,
-        observed=observed,
-        site=site,
-        now=now,
-        roles=roles,
-        stale_pods=tuple(stale),
-        ownership_patches=tuple(patches),
-        unhealthy_nodes=unhealthy,
-        all_running=all_running,
-        foreign_pods=tuple(foreign),
+    if (every := tuple([entries[role.name] for role in job.roles])) != stored.roles:
+        job = replace(job, ledger=replace(stored, roles=every))
+    stale_pods, ownership_patches = tuple(stale), tuple(patches)
+    return Snapshot(
+        job, stored, observed, site, now, roles, stale_pods, ownership_patches, unhealthy, all_running, tuple(foreign)
     )
-    return view.with_ledger(_with_every_role(job, entries))
 
 
 def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
-    """Put the pod into its slot. If two pods have the same slot, the one with the lower attempt is stale."""
+    """Put the pod into its slot. If two pods have the same slot, the pod with the lower attempt is stale."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)
@@ -195,12 +182,6 @@ def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -
 def _number(text: str) -> int:
     """Parse a label's number; -1 if it is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
-
-
-def _with_every_role(job: Job, entries: dict[str, RoleLedger]) -> Ledger:
-    """Return the ledger with one entry per role, in the job's order."""
-    wanted = tuple([entries[role.name] for role in job.roles])
-    return job.ledger if wanted == job.ledger.roles else replace(job.ledger, roles=wanted)
 
 
 class _RoleObserver(Struct, frozen=True, gc=False):
@@ -307,10 +288,10 @@ def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
 
 
 _ENDS: Mapping[Phase, str] = {
-    Phase.SUCCEEDED: "the success rule is fulfilled, or somebody asked for this end",
-    Phase.FAILED: "a failure rule is fulfilled, success is out of reach, or a deadline, a budget or somebody ended it",
+    Phase.SUCCEEDED: "the success rule is fulfilled, or this end was requested",
+    Phase.FAILED: "a failure rule is fulfilled, success is impossible, or a deadline, a budget or a request ended it",
 }
-_SUSPEND = {Phase.SUSPENDED: "suspension is asked for: every pod is removed, what had finished is forgotten"}
+_SUSPEND = {Phase.SUSPENDED: "the job is suspended: every pod is deleted, and results of finished replicas are dropped"}
 _RUN = {Phase.RUNNING: "every replica runs or has finished"}
 
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
@@ -319,15 +300,15 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
         Phase.SUSPENDED: "the job is created suspended",
         Phase.RUNNING: "the job is accepted and its pods already run (a status was lost)",
         Phase.SUCCEEDED: "the job is accepted and its pods have already fulfilled the success rule (a status was lost)",
-        Phase.FAILED: "the manifest cannot be run, or its end was asked for before it began",
+        Phase.FAILED: "the manifest cannot be run, or its end was requested before it began",
     },
     Phase.PENDING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.RUNNING: {Phase.RESTARTING: "a replica that ran is being replaced", **_SUSPEND, **_ENDS},
     Phase.RESTARTING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUSPENDED: {
-        Phase.RESUMING: "suspension is lifted: every replica is made anew",
-        Phase.SUCCEEDED: "somebody asked for this end",
-        Phase.FAILED: "somebody asked for this end",
+        Phase.RESUMING: "the job is resumed: every replica is created again",
+        Phase.SUCCEEDED: "this end was requested",
+        Phase.FAILED: "this end was requested",
     },
     Phase.RESUMING: {**_RUN, **_SUSPEND, **_ENDS},
     Phase.SUCCEEDED: {},

@@ -2,7 +2,7 @@
 """Assign port blocks to replicas that share the ports of a machine.
 
 The ledger stores the blocks before any pod is created, so a pod and its peers always agree. The first candidate comes
-from the job's UID; blocks of other jobs are skipped while free ones are left. Where names do not resolve, the engine
+from the job's UID; blocks of other jobs are skipped while free blocks are left. Where names do not resolve, the engine
 reserves hosts and ports for `endpoints` before the pass.
 """
 
@@ -33,7 +33,7 @@ def needs_ports(job: Job, site: Site) -> bool:
 
 
 def assign_ports(view: Snapshot) -> Snapshot:
-    """Give ports to every replica that needs some, and take them from the others."""
+    """Give ports to every replica that needs ports, and take the ports of other replicas back."""
     before = view.ledger.ports
     if not (before or view.job.has_ports):
         return view
@@ -50,7 +50,7 @@ def assign_ports(view: Snapshot) -> Snapshot:
 
 
 def shared_ports(view: Snapshot) -> list[str]:
-    """Return replicas that got ports in this pass which another job also has, because no free ones were left."""
+    """Return replicas that got ports in this pass which another job also has, because no free ports were left."""
     if view.ledger.ports == view.stored.ports or not view.observed.ports:
         return []
     sizes = dict(_needed_ports(view.job, view.site))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quarantine: a node that failed a replica gets no other replica of the job for a while.
 
-The list is in the ledger: nodes whose GPUs look unhealthy, since when; and nodes that have failed, until they have been
+The list is in the ledger: nodes whose GPUs look unhealthy, with the time; and failed nodes, until they have been
 healthy for long enough. When a node leaves the list, pods without a node that must avoid it are created again, because
 the affinity of a pod cannot be changed.
 """
@@ -16,7 +16,7 @@ from trainwright.core.render import PREFERRED, REQUIRED
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.job import Body, Role
 from trainwright.model.ledger import KEPT_NODES, Avoided, Ledger, RoleLedger
-from trainwright.model.plan import RoleState, State
+from trainwright.model.plan import State
 from trainwright.model.units import Time, after
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -66,20 +66,14 @@ def _retry_unplaced(view: Snapshot) -> Snapshot:
     """Retry pods without a node, so that they lose the old affinity; roles may search for nodes again."""
     entries: list[RoleLedger] = []
     for entry, group in zip(view.ledger.roles, view.roles, strict=True):
-        placeless = _unplaced_indexes(group)
+        starting = [replica for replica in group.replicas if replica.state is State.STARTING and not replica.final]
+        placeless = [one.index for one in starting if one.pod is not None and not one.pod.spec.node_name]
         new = attempts.retry_replicas(entry, placeless) if placeless else entry
-        held = new.ceiling is not None and new.ceiling.tries
-        entries.append(replace(new, ceiling=replace(new.ceiling, tries=0)) if new.ceiling and held else new)
+        cap = new.ceiling
+        entries.append(replace(new, ceiling=replace(cap, tries=0)) if cap is not None and cap.tries else new)
     if all(new is old for new, old in zip(entries, view.ledger.roles, strict=True)):
         return view
     return view.with_ledger(replace(view.ledger, roles=tuple(entries))).reobserve()
-
-
-def _unplaced_indexes(group: RoleState) -> list[int]:
-    if group.all_running:
-        return []
-    starting = [replica for replica in group.replicas if replica.state is State.STARTING and not replica.final]
-    return [replica.index for replica in starting if replica.pod is not None and not replica.pod.spec.node_name]
 
 
 def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledger:
@@ -93,13 +87,8 @@ def add_failed_nodes(ledger: Ledger, causes: Iterable[Cause], now: Time) -> Ledg
     return replace(ledger, avoided=tuple(kept))
 
 
-def wakes(view: Snapshot) -> list[Time]:
-    """Return when nodes leave quarantine."""
-    return [one.until for one in view.ledger.avoided if one.until is not None]
-
-
 def node_terms(view: Snapshot, role: Role) -> Body:
-    """Return the nodeAffinity terms for pods of this role, or nothing.
+    """Return the nodeAffinity terms for pods of this role, or an empty body.
 
     Avoiding the nodes is required only if another node could take the pods; otherwise it is preferred, so that the job
     does not wait forever.

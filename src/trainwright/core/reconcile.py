@@ -19,7 +19,7 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
     view = observe(autosize.within_bounds(job), observed, site, now)
     # The first step that returns a plan wins.
     return (
-        lifecycle.unmanaged(view)  # 0 another controller manages it: do nothing
+        lifecycle.unmanaged(view)  # 0 another controller manages the job: do nothing
         or lifecycle.deleted(view)  # 1 being deleted: the garbage collector removes the children
         or lifecycle.foreign(view)  # 1a started by another controller: only an event
         or lifecycle.invalid(view)  # 2 a manifest that cannot be run, or an edit that cannot be applied

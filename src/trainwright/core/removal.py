@@ -18,36 +18,32 @@ from trainwright.model.plan import Delete
 from trainwright.model.units import Time, after
 
 
-def pod_delete(view: Snapshot, pod: Pod, why: str) -> Delete | None:
-    """Return the delete that this pod needs now, if any."""
-    meta = pod.metadata
-    health = view.unhealthy_nodes.get(pod.spec.node_name)
-    lost = health is not None and health.is_lost(view.now)
-    if meta.deletion_timestamp is None:
-        return Delete("Pod", meta.name, meta.uid, why, force=lost)
-    if lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
-        return Delete("Pod", meta.name, meta.uid, f"{why}; its node is lost and it has lingered", force=True)
-    return None
-
-
 def pod_deletes(view: Snapshot, doomed: Iterable[tuple[Pod, str]]) -> list[Delete]:
-    """Return the deletes that these pods need now."""
-    found = (pod_delete(view, pod, why) for pod, why in doomed)
-    return [delete for delete in found if delete is not None]
+    """Return the Deletes that these pods need now."""
+    found: list[Delete] = []
+    for pod, why in doomed:
+        meta, health = pod.metadata, view.unhealthy_nodes.get(pod.spec.node_name)
+        lost = health is not None and health.is_lost(view.now)
+        if meta.deletion_timestamp is None:
+            found.append(Delete("Pod", meta.name, meta.uid, why, force=lost))
+        elif lost and view.now >= after(meta.deletion_timestamp, view.site.linger):
+            text = f"{why}; its node is lost and it has lingered"
+            found.append(Delete("Pod", meta.name, meta.uid, text, force=True))
+    return found
 
 
 def service_delete(service: Service, why: str) -> Delete:
-    """Return the delete of a service."""
+    """Return the Delete for a service."""
     return Delete("Service", service.metadata.name, service.metadata.uid, why)
 
 
 def extra_delete(extra: Extra, why: str) -> Delete:
-    """Return the delete of a child of the whole job."""
+    """Return the Delete for a child that belongs to the whole job: a pod group or a ConfigMap."""
     return Delete(extra.kind, extra.metadata.name, extra.metadata.uid, why, api=extra.api_version)
 
 
 def extra_key(extra: Extra) -> tuple[str, str, str]:
-    """Return API, kind and name of an existing child, as `render.extra_key` does for a wanted one."""
+    """Return API, kind and name of an existing child, as `render.extra_key` does for a wanted child."""
     return extra.api_version, extra.kind, extra.metadata.name
 
 
@@ -57,7 +53,7 @@ def is_terminating(child: Pod | Service | Extra) -> bool:
 
 
 def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
-    """Return when to check again pods on unhealthy nodes."""
+    """Return the next time at which pods on unhealthy nodes must be checked."""
     times: list[Time] = []
     for pod in pods if view.unhealthy_nodes else ():
         health = view.unhealthy_nodes.get(pod.spec.node_name)
@@ -69,7 +65,7 @@ def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
     return min((moment for moment in times if moment > view.now), default=None)
 
 
-#: Seconds that the garbage collector gets before us.
+#: Seconds after the creation of a child in which only the garbage collector may delete it.
 ORPHAN_GRACE_SECONDS = 300.0
 
 

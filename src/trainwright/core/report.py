@@ -32,7 +32,7 @@ from trainwright.model.units import EARLIEST_TIME, Time, after, parse_indexes
 
 
 class StepActions(Struct, frozen=True, gc=False):
-    """What a step wants to be done."""
+    """The actions that a step asks for."""
 
     deletes: tuple[Delete, ...] = ()
     creates: tuple[Create, ...] = ()
@@ -85,16 +85,10 @@ def _write(stored: Ledger, ledger: Ledger) -> Write:
 
 def _urgent_part(ledger: Ledger) -> Ledger:
     """Return the ledger without the parts that may be stored later: pods show them too, or they only save work."""
-    waiting_events = {
-        "succeeded": "",
-        "reached": 0,
-        "holds": (),
-        "stuck": (),
-        "charged": "",
-        "pending": (),
-        "hidden": {},
-    }
-    roles = tuple(replace(role, **waiting_events) for role in ledger.roles)
+    roles = tuple(
+        replace(role, succeeded="", reached=0, holds=(), stuck=(), charged="", pending=(), hidden={})
+        for role in ledger.roles
+    )
     avoided = tuple(replace(one, until=None) for one in ledger.avoided if one.failed)
     return replace(ledger, roles=roles, generation=0, avoided=avoided)
 
@@ -146,7 +140,7 @@ def _port_notices(view: Snapshot) -> list[Notice]:
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
-    """Return the restart event with its first new failure; a restart after success has none."""
+    """Return the restart event with its first new failure; a restart after success has no failure."""
     over = {(role.name, index) for role in after.roles if role.failed for index in parse_indexes(role.failed)}
     new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
     return Restarting(next(new, None))
@@ -155,33 +149,23 @@ def _restarting(before: Ledger, after: Ledger) -> Restarting:
 def _resized(before: Ledger, after: Ledger) -> list[Resized]:
     """Return one event for each role with a new size, with the reason if the user did not ask for it."""
     known = {role.name: role for role in before.roles}
-    return [_scaled(old, role) for role in after.roles if (old := known.get(role.name)) and _other_size(old, role)]
+    found = [_scaled(old, role) for role in after.roles if (old := known.get(role.name)) is not None]
+    return [event for event in found if event is not None]
 
 
-def _other_size(old: RoleLedger, new: RoleLedger) -> bool:
-    return 0 <= old.size != new.size >= 0 or (new.size < 0 and _size_decided(old, new))
-
-
-def _size_decided(old: RoleLedger, new: RoleLedger) -> bool:
-    """Return whether the size was chosen automatically."""
-    most = new.ceiling.most if new.ceiling is not None else -1
-    return most != (old.ceiling.most if old.ceiling is not None else -1) and new.ceiling is not None
-
-
-def _scaled(old: RoleLedger, new: RoleLedger) -> Resized:
-    why = new.ceiling.why if new.ceiling is not None and _size_decided(old, new) else ""
-    if new.size >= 0:
-        return Resized(new.name, old.size, new.size, why)
-    return Resized(new.name, -1, new.ceiling.most if new.ceiling is not None else -1, why)
+def _scaled(old: RoleLedger, new: RoleLedger) -> Resized | None:
+    # A new ceiling means that the size was chosen automatically.
+    before = old.ceiling.most if old.ceiling is not None else -1
+    decided = new.ceiling if new.ceiling is not None and new.ceiling.most != before else None
+    if 0 <= old.size != new.size >= 0:
+        return Resized(new.name, old.size, new.size, decided.why if decided is not None else "")
+    return Resized(new.name, -1, decided.most, decided.why) if new.size < 0 and decided is not None else None
 
 
 def _restarts(ledger: Ledger) -> int:
-    return sum(_announced_restarts(role) for role in ledger.roles)
-
-
-def _announced_restarts(role: RoleLedger) -> int:
-    """Return the restarts without those by kubelets, which have no event."""
-    return sum(times for why, times in role.restarts.items() if why != CauseKind.IN_PLACE)
+    """Return the number of restarts without restarts by kubelets, which have no event."""
+    counts = [pair for role in ledger.roles for pair in role.restarts.items()]
+    return sum(times for why, times in counts if why != CauseKind.IN_PLACE)
 
 
 def exit_events(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
@@ -199,7 +183,7 @@ def _succeeded(job: Job, before: Ledger, after: Ledger) -> Iterator[str]:
                 yield job.key.replica_name(entry.name, index)
 
 
-#: Seconds that a pod may wait before an event reports it. Most images are pulled in that time.
+#: Seconds that a pod may wait before an event reports the wait. Most images are pulled in that time.
 WAITING_NOTICE_SECONDS = 10.0
 
 

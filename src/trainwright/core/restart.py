@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from trainwright.core import attempts, budget, quarantine
-from trainwright.core.attempts import FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS
 from trainwright.core.budget import EndedReplica
 from trainwright.core.observe import Snapshot
 from trainwright.core.verdict import SettledJob, with_failures
@@ -19,9 +18,6 @@ from trainwright.model.job import RestartScope
 from trainwright.model.ledger import RoleLedger
 from trainwright.model.plan import ReplicaState
 from trainwright.model.units import Time, after
-
-#: After a replica has run for this many seconds, its back-off starts again from the first delay.
-BACKOFF_RESET_SECONDS = 600.0
 
 
 def apply_restarts(settled: SettledJob) -> Snapshot:
@@ -90,7 +86,7 @@ def _restart_scope(
             if role.name == cause.role.name:
                 entry = _charged(attempts.decide_role_restart(entry, cause.counted_as, role.replicas), [cause])
             elif cause.role.restart.shared:
-                entry = attempts.count_shared_restart(entry, cause.counted_as)
+                entry = attempts.count_hidden_restarts(entry, cause.counted_as)
             going = [replica for replica in group.replicas if (role.name, replica.index) not in counted]
             entries[role.name] = keep_in_place_counts(view, entry, going)
             counted |= {(role.name, replica.index) for replica in going}
@@ -107,13 +103,13 @@ def keep_in_place_counts(view: Snapshot, entry: RoleLedger, going: Iterable[Repl
 
 
 def backoff_seconds(entry: RoleLedger, retry: EndedReplica, now: Time) -> float:
-    """Return the back-off: 1 s, doubled with each restart up to 60 s; 1 s again after the replica ran long enough."""
+    """Return the back-off of a restart. It begins again with the first delay after the replica ran long enough."""
     if retry.cause.why is CauseKind.DELETED and retry.scope is RestartScope.POD:
         # A deleted pod did not fail: replace it as soon as its name is free.
         return 0.0
     pod = retry.replica.pod
     born = pod.status.start_time if pod is not None else None
-    if born is not None and now >= after(born, BACKOFF_RESET_SECONDS):
-        return FIRST_BACKOFF_SECONDS
+    if born is not None and now >= after(born, attempts.BACKOFF_RESET_SECONDS):
+        return attempts.FIRST_BACKOFF_SECONDS
     tries = retry.replica.attempt - entry.epoch if retry.scope is RestartScope.POD else sum(entry.restarts.values())
-    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(tries, 16))
+    return attempts.backoff_seconds(tries)

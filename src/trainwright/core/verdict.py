@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide whether the job has ended, and why.
 
-First, ended replicas are split: final ones are stored in the ledger, so that a deleted pod is not run again, and count
-for the rules; the others are restarted. A replica that may be restarted has not failed.
+First, ended replicas are split: final replicas are stored in the ledger, so that a deleted pod is not run again, and
+count for the rules; the others are restarted. A replica that may be restarted has not failed.
 
-Rules have three values: fulfilled, impossible, open. A rule over no replicas stays open, so an empty AND is not
-fulfilled. An atom about an unknown role or rank is impossible.
+Rules have three values: yes (fulfilled), no (impossible), open. A rule over no replicas stays open, so an empty AND is
+not fulfilled. An atom about an unknown role or rank is impossible.
 
 The first match decides the outcome: 1. success, so that finished work is never lost; 2. a requested end; 3. the
 deadline; 4. the start deadline; 5. a failure rule; 6. success is impossible; 7. the restart budget is used up.
@@ -29,7 +29,7 @@ from trainwright.model.units import Time, after, format_indexes, parse_indexes, 
 
 
 class Truth(Enum):
-    """The value of a rule."""
+    """Whether a rule holds: yes, no, or not decided yet."""
 
     YES = "yes"
     NO = "no"
@@ -63,7 +63,7 @@ def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
             return _atom(rule, tallies.get(rule.role))
         case AllOf(rules, text):
             return _combine([evaluate(part, tallies) for part in rules], text, decides=Truth.NO)
-        case AnyOf(rules, text):  # pragma: no branch - there is no fourth
+        case AnyOf(rules, text):  # pragma: no branch - there is no fourth type of rule
             return _combine([evaluate(part, tallies) for part in rules], text, decides=Truth.YES)
 
 
@@ -116,13 +116,13 @@ class SettledJob(Struct, frozen=True, gc=False):
     view: Snapshot
     tallies: dict[str, RoleTally]
     retries: tuple[EndedReplica, ...] = ()
-    #: The first restart beyond the job's budget; or the replica with the most in-place restarts, if those exceed it.
+    #: The first restart beyond the job's budget; or, if in-place restarts exceed it, the replica with the most of them.
     refused: EndedReplica | None = None
     overspent: bool = False
 
 
 def settle(view: Snapshot) -> SettledJob:
-    """Split the ended replicas into final ones and restarts."""
+    """Split the ended replicas into final replicas and replicas to restart."""
     if view.all_running:
         overspent = budget.is_overspent(view)
         return SettledJob(view, {}, refused=budget.most_restarted(view) if overspent else None, overspent=overspent)
@@ -147,17 +147,12 @@ def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[Repli
         if replica.state in _ENDED:
             if not replica.final and replica.cause is not None:
                 yield replica, replica.cause
-        elif role.recreates_pods and replica.cause is not None and _is_replacement_due(view, role, replica):
-            yield replica, replica.cause
+        elif replica.cause is not None and classify.is_stuck(role, replica):
+            entry = attempts.find_entry(view.ledger, role.name)
+            if classify.is_replacement_due(entry, replica, view.site.creating, view.now):
+                yield replica, replica.cause
         elif _was_removed(view, role, replica):
             yield replica, Cause(CauseKind.DELETED)
-
-
-def _is_replacement_due(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
-    """Return whether a stuck pod must be replaced now."""
-    entry = attempts.find_entry(view.ledger, role.name)
-    due = classify.is_replacement_due(entry, replica, view.site.creating, view.now)
-    return due and classify.is_stuck(role, replica)
 
 
 def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
@@ -176,15 +171,12 @@ def _remember(view: Snapshot, finals: list[EndedReplica]) -> Snapshot:
     """Store final replicas in the ledger and mark them in the snapshot."""
     if not finals:
         return view
-    done: dict[str, list[EndedReplica]] = {}
-    for final in finals:
-        done.setdefault(final.role.name, []).append(final)
-    entries = tuple(_with_finals(entry, done.get(entry.name, [])) for entry in view.ledger.roles)
-    ledger = replace(with_failures(view.ledger, view.job, finals, view.now), roles=entries)
-    roles = tuple(
-        _mark_final(group, {final.replica.index for final in done.get(group.name, [])}) for group in view.roles
+    entries = tuple(
+        _with_finals(entry, [final for final in finals if final.role.name == entry.name]) for entry in view.ledger.roles
     )
-    return replace(view.with_ledger(ledger), roles=roles)
+    ledger = replace(with_failures(view.ledger, view.job, finals, view.now), roles=entries)
+    done = {(final.role.name, final.replica.index) for final in finals}
+    return replace(view.with_ledger(ledger), roles=tuple(_mark_final(group, done) for group in view.roles))
 
 
 def _with_finals(entry: RoleLedger, finals: list[EndedReplica]) -> RoleLedger:
@@ -199,19 +191,13 @@ def _with_finals(entry: RoleLedger, finals: list[EndedReplica]) -> RoleLedger:
     )
 
 
-def _mark_final(group: RoleState, done: set[int]) -> RoleState:
-    if not done:
-        return group
-    return replace(
-        group,
-        replicas=tuple(
-            replace(replica, final=True) if replica.index in done else replica for replica in group.replicas
-        ),
-    )
+def _mark_final(group: RoleState, done: set[tuple[str, int]]) -> RoleState:
+    replicas = [replace(one, final=True) if (group.name, one.index) in done else one for one in group.replicas]
+    return replace(group, replicas=tuple(replicas))
 
 
 def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time) -> Ledger:
-    """Add failures to the list of the latest ones."""
+    """Add failures to the list of the latest failures."""
     new = [failure(job, retry, now) for retry in ended if retry.cause.why is not CauseKind.COMPLETED]
     return replace(ledger, failures=(*ledger.failures, *new)[-KEPT_FAILURES:]) if new else ledger
 
@@ -225,14 +211,11 @@ def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
 
 def tallies(job: Job) -> dict[str, RoleTally]:
     """Return the final replicas by role."""
-    entries = {entry.name: entry for entry in job.ledger.roles}
-    return {role.name: _tally(role, entries.get(role.name)) for role in job.roles}
-
-
-def _tally(role: Role, entry: RoleLedger | None) -> RoleTally:
-    if entry is None or not (entry.succeeded or entry.failed):
-        return RoleTally(role.replicas)
-    return RoleTally(role.replicas, parse_indexes(entry.succeeded), parse_indexes(entry.failed))
+    pairs = [(role, attempts.find_entry(job.ledger, role.name)) for role in job.roles]
+    return {
+        role.name: RoleTally(role.replicas, parse_indexes(entry.succeeded), parse_indexes(entry.failed))
+        for role, entry in pairs
+    }
 
 
 def success(settled: SettledJob) -> Outcome | None:
@@ -270,19 +253,15 @@ def _failed(settled: SettledJob, hope: Judgement) -> Outcome | None:
 
 def _outcome(view: Snapshot, result: Result, reason: Reason, judged: Judgement) -> Outcome:
     who = f"{judged.role} {judged.index}" if judged.index >= 0 else ""
-    if reason is Reason.RULE:
-        rule, message = brief(judged.text, LONGEST_TEXT), _rule_message(judged.text, who, result)
-    else:
-        rule, message = "", "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
-    failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
-    return Outcome(result, reason, view.now, rule, brief(message, LONGEST_TEXT), failure=failed)
-
-
-def _rule_message(text: str, who: str, result: Result) -> str:
-    """Return the message of an outcome, with the user's rule text if there is one."""
+    text = judged.text if reason is Reason.RULE else ""
     if text:
-        return f"rule {text} fulfilled by {who}"
-    return f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
+        message = f"rule {text} fulfilled by {who}"
+    elif reason is not Reason.RULE:
+        message = "no success rule can be fulfilled any more" + (f", since {who} failed" if who else "")
+    else:
+        message = f"{who} failed for good" if result is Result.FAILED else "every replica that counts has succeeded"
+    failed = _failure(view, judged.role, judged.index) if result is Result.FAILED else None
+    return Outcome(result, reason, view.now, brief(text, LONGEST_TEXT), brief(message, LONGEST_TEXT), failure=failed)
 
 
 def _failure(view: Snapshot, name: str, index: int) -> Failure | None:
@@ -308,7 +287,7 @@ def end_requested(view: Snapshot) -> Outcome | None:
 
 
 def deadline(view: Snapshot) -> Time | None:
-    """Return when the job's deadline passes."""
+    """Return the time of the job's deadline."""
     limit = view.job.lifecycle.deadline
     if limit is None:
         return None
@@ -318,7 +297,7 @@ def deadline(view: Snapshot) -> Time | None:
 
 
 def start_deadline(view: Snapshot) -> Time | None:
-    """Return when every replica must have run once; None once they have."""
+    """Return the time until which every replica must have run once; None after all have run."""
     seconds = view.job.lifecycle.start_deadline
     if seconds is None or view.ledger.phase not in (Phase.PENDING, Phase.RESUMING):
         return None

@@ -42,7 +42,9 @@ def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedFiel
     """The fields of an object with the schema `wanted` that a server with the schema `installed` would not keep."""
     if path and (refused := _refusal(wanted, installed)):
         yield PrunedField(path, refused)
-    yield from _property_losses(wanted, installed, path)
+    known = installed.get("properties") or {}
+    for name, inner in (wanted.get("properties") or {}).items():
+        yield from _field_losses(inner, known.get(name, _additional(installed)), f"{path}.{name}".lstrip("."))
     if isinstance(inner := wanted.get("additionalProperties"), dict):
         yield from _field_losses(inner, _additional(installed), f"{path}.*")
     elif wanted.get(_PRESERVES) and not installed.get(_PRESERVES) and _additional(installed) is not True:
@@ -51,14 +53,8 @@ def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedFiel
         yield from _field_losses(inner, installed.get("items", installed.get(_PRESERVES)), f"{path}[]")
 
 
-def _property_losses(wanted: Body, installed: Body, path: str) -> Iterator[PrunedField]:
-    known = installed.get("properties") or {}
-    for name, inner in (wanted.get("properties") or {}).items():
-        yield from _field_losses(inner, known.get(name, _additional(installed)), f"{path}.{name}".lstrip("."))
-
-
 def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
-    """The losses of one field. `installed` is its schema, True if the server keeps any value, None if it drops it."""
+    """The losses of one field. `installed` is its schema; True: the server keeps any value; None: it drops it."""
     if isinstance(installed, dict):
         yield from losses(wanted, installed, path)
     elif not installed:
@@ -103,13 +99,9 @@ def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, 
 
 
 def unusable(kind: Kind, definition: Body) -> str:
-    """Why the operator cannot work with a CRD, and the command that corrects it; empty if it can."""
-    name, command = (
-        f"{kind.plural}.{kind.group}",
-        f"trainwright crds {kind.singular} | kubectl apply --server-side -f -",
-    )
-    install = f"install ours with `{command}`"
-    version: Body = next((one for one in definition["spec"]["versions"] if one["name"] == kind.version), {})
+    """Why the operator cannot work with a CRD, and the command that corrects the CRD; empty if it can work."""
+    name, version = f"{kind.plural}.{kind.group}", _version(definition, kind.version)
+    install = f"install ours with `trainwright crds {kind.singular} | kubectl apply --server-side -f -`"
     if not version.get("served"):
         return f"{name} belongs to another operator: it does not serve {kind.version}; {install}"
     if _at(schema_of(definition, kind.version), _LEDGER) is None:
@@ -126,7 +118,7 @@ def unusable(kind: Kind, definition: Body) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """The first names, and the number of the others."""
+    """The first names, and the number of the other names."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
 
@@ -135,9 +127,12 @@ def schema_of(definition: Body, version: str) -> Body:
     """The schema of one version of a CRD. A CRD with `preserveUnknownFields` keeps every field."""
     if definition["spec"].get("preserveUnknownFields"):
         return {_PRESERVES: True}
-    found: Body = next((one for one in definition["spec"]["versions"] if one["name"] == version), {})
-    schema: Body = (found.get("schema") or {}).get("openAPIV3Schema") or {}
+    schema: Body = (_version(definition, version).get("schema") or {}).get("openAPIV3Schema") or {}
     return schema
+
+
+def _version(definition: Body, name: str) -> Body:
+    return next((one for one in definition["spec"]["versions"] if one["name"] == name), {})
 
 
 def _at(schema: Body, path: tuple[str, ...]) -> object:
@@ -157,7 +152,7 @@ class CrdOrigin(StrEnum):
     CURRENT = "current"  # this version of Trainwright
     OURS = "ours"  # another version of Trainwright
     OTHER = "other"
-    UNKNOWN = "unknown"  # we have no right to read it
+    UNKNOWN = "unknown"  # we have no right to read the CRD
 
 
 class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -165,14 +160,14 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     name: str
     origin: CrdOrigin
-    #: Who installed it, from labels, annotations and field managers.
+    #: Who installed the CRD, from labels, annotations and field managers.
     owner: str = ""
-    #: The version of Trainwright that made it, if an annotation names it.
+    #: The version of Trainwright that made the CRD, if an annotation names it.
     version: str = ""
     serves: tuple[str, ...] = ()
     #: Versions that would not be served any more after an install.
     vanish: tuple[str, ...] = ()
-    #: Versions of stored objects that our CRD lacks. The API server refuses an install because of them.
+    #: Versions of stored objects that our CRD lacks. Because of such a version the API server refuses an install.
     stored: tuple[str, ...] = ()
     #: Fields of the installed schema that an install would drop from stored objects.
     pruned: tuple[str, ...] = ()
@@ -181,7 +176,7 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def installed(kind: Kind, definition: Body) -> InstalledCrd:
-    """Compare an installed CRD with the one that this version would install."""
+    """Compare an installed CRD with the CRD that this version would install."""
     spec, wanted = definition["spec"], crd(kind)
     meta, ours = definition.get("metadata") or {}, [one["name"] for one in wanted["spec"]["versions"]]
     origin = _origin(wanted, definition)
@@ -199,15 +194,11 @@ def installed(kind: Kind, definition: Body) -> InstalledCrd:
 
 
 def _origin(wanted: Body, definition: Body) -> CrdOrigin:
-    if all(_same(one, definition) for one in wanted["spec"]["versions"]):
+    versions = [(one, _version(definition, one["name"])) for one in wanted["spec"]["versions"]]
+    if all(found.get(name) == part for version, found in versions for name, part in version.items()):
         return CrdOrigin.CURRENT
     ours = any(_has_ledger(definition, one["name"]) for one in definition["spec"]["versions"])
     return CrdOrigin.OURS if ours else CrdOrigin.OTHER
-
-
-def _same(version: Body, definition: Body) -> bool:
-    found: Body = next((one for one in definition["spec"]["versions"] if one["name"] == version["name"]), {})
-    return all(found.get(name) == part for name, part in version.items())
 
 
 def _has_ledger(definition: Body, version: str) -> bool:
@@ -216,7 +207,7 @@ def _has_ledger(definition: Body, version: str) -> bool:
 
 
 def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, ...]:
-    """The paths of fields that our CRD would drop, in all its versions. A refused field stays readable."""
+    """The paths of fields that any version of our CRD would drop. A refused field stays readable."""
     found: dict[str, None] = {}
     for version in ours:
         lost: Iterable[PrunedField] = losses(schema_of(definition, version), schema_of(wanted, version))

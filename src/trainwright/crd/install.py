@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from trainwright.crd.rbac import LEASE, NAME, RBAC, lease_namespace, people, rights
+from trainwright.crd.rbac import LEASE, NAME, RBAC, binding, lease_namespace, people, rights
 from trainwright.crd.schema import crds
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
@@ -72,7 +72,7 @@ def manifests(options: InstallOptions) -> tuple[Body, ...]:
 def _namespace(options: InstallOptions) -> tuple[Body, ...]:
     """The namespace of the operator, and the namespace of the lease.
 
-    If the jobs of the operator run in its own namespace, we neither create nor restrict it: it belongs to the users.
+    If the jobs of the operator run in its own namespace, we neither create nor restrict that one: it belongs to users.
     """
     lease_in = lease_namespace(options.namespace, options.watch)
     names = dict.fromkeys([options.namespace, lease_in] if options.namespace != options.watch else [])
@@ -82,7 +82,7 @@ def _namespace(options: InstallOptions) -> tuple[Body, ...]:
 
 
 def _account(name: str, namespace: str) -> Body:
-    """A service account. Only pods that ask for its token get it."""
+    """A service account. Only pods that ask for its token get the token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -107,36 +107,16 @@ def _arguments(options: InstallOptions) -> list[str]:
 
 def _deployment(image: str, namespace: str, arguments: Sequence[str]) -> Body:
     """Two replicas of the operator: one is the leader, the other takes over when the leader fails."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME, "namespace": namespace, "labels": _LABELS},
-        "spec": {
-            "replicas": 2,
-            "selector": {"matchLabels": _LABELS},
-            "template": {
-                "metadata": {
-                    "labels": _LABELS,
-                    "annotations": {"kubectl.kubernetes.io/default-container": "operator"},
-                },
-                "spec": _pod(image, arguments),
-            },
-        },
-    }
+    annotations = {"kubectl.kubernetes.io/default-container": "operator"}
+    template = {"metadata": {"labels": _LABELS, "annotations": annotations}, "spec": _pod(image, arguments)}
+    spec = {"replicas": 2, "selector": {"matchLabels": _LABELS}, "template": template}
+    return _object("apps/v1", "Deployment", namespace, spec)
 
 
 def _service(namespace: str) -> Body:
     """A headless Service, because each pod has its own metrics."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": NAME, "namespace": namespace, "labels": _LABELS},
-        "spec": {
-            "clusterIP": "None",
-            "selector": _LABELS,
-            "ports": [{"name": "metrics", "port": _PORT, "targetPort": "http"}],
-        },
-    }
+    ports = [{"name": "metrics", "port": _PORT, "targetPort": "http"}]
+    return _object("v1", "Service", namespace, {"clusterIP": "None", "selector": _LABELS, "ports": ports})
 
 
 def _disruption_budget(namespace: str) -> Body:
@@ -144,12 +124,14 @@ def _disruption_budget(namespace: str) -> Body:
 
     There is no `unhealthyPodEvictionPolicy`: API servers before Kubernetes 1.26 refuse an object with that field.
     """
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": NAME, "namespace": namespace, "labels": _LABELS},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _LABELS}},
-    }
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": _LABELS}}
+    return _object("policy/v1", "PodDisruptionBudget", namespace, spec)
+
+
+def _object(api_version: str, kind: str, namespace: str, spec: Body) -> Body:
+    """An object of the operator itself."""
+    metadata = {"name": NAME, "namespace": namespace, "labels": _LABELS}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _pod(image: str, arguments: Sequence[str]) -> Body:
@@ -219,19 +201,9 @@ def agents(namespace: str) -> tuple[Body, ...]:
     bootstrap: Body = {"kind": "ServiceAccount", "name": BOOTSTRAP, "namespace": namespace}
     return (
         _account(BOOTSTRAP, namespace),
-        _binding("ClusterRoleBinding", {"name": BOOTSTRAP}, bootstrap, "ClusterRole", _BOOTSTRAPPER_ROLE),
+        binding({"name": BOOTSTRAP}, bootstrap, "ClusterRole", _BOOTSTRAPPER_ROLE),
         {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": NODE_NAME}, "rules": [slices]},
-        _binding("ClusterRoleBinding", {"name": NODE_NAME}, _NODES, "ClusterRole", NODE_NAME),
-        _binding("ClusterRoleBinding", {"name": f"{NODE_NAME}-renewal"}, _NODES, "ClusterRole", _RENEWAL_ROLE),
-        _binding("RoleBinding", {"name": NODE_NAME, "namespace": "kube-system"}, _NODES, "Role", _CLIENT_CA_ROLE),
+        binding({"name": NODE_NAME}, _NODES, "ClusterRole", NODE_NAME),
+        binding({"name": f"{NODE_NAME}-renewal"}, _NODES, "ClusterRole", _RENEWAL_ROLE),
+        binding({"name": NODE_NAME, "namespace": "kube-system"}, _NODES, "Role", _CLIENT_CA_ROLE),
     )
-
-
-def _binding(kind: str, metadata: Body, subject: Body, role_kind: str, role: str) -> Body:
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": kind,
-        "metadata": metadata,
-        "subjects": [subject],
-        "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": role},
-    }

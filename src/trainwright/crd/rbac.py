@@ -39,7 +39,7 @@ def lease_namespace(namespace: str, watch: str) -> str:
 
 
 def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lease_in: str = "") -> tuple[Body, ...]:
-    """The roles and bindings of an operator for all namespaces, or for the one namespace `watch`.
+    """The roles and bindings of an operator for all namespaces, or only for the namespace `watch`.
 
     `lease_in` is the namespace of the lease, by default the namespace of the operator.
     """
@@ -47,16 +47,16 @@ def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lea
     if not watch:
         roles = [cluster_role(kinds), lease]
     else:
-        # A cluster may have several such operators. Each needs its own names, or an install would replace another's.
+        # A cluster may have several such operators. Each needs own names, or an install would replace another's roles.
         cluster = _role("ClusterRole", f"{NAME}-{namespace}", "", _cluster_rules(kinds))
         roles = [cluster, _role("Role", NAME, watch, _namespaced_rules(kinds)), lease]
-    return *roles, *(_binding(role, subject) for role in roles)
+    return *roles, *(binding(role["metadata"], subject, role["kind"], role["metadata"]["name"]) for role in roles)
 
 
 def people(kinds: Sequence[Kind], suffix: str = "") -> tuple[Body, Body]:
     """Roles that extend the default roles `view`, `edit` and `admin` of every cluster to our kinds.
 
-    The suffix gives the roles of each installation their own names, so that each can be removed without the others.
+    The suffix gives the roles of each installation their own names, so that one can be removed without the others.
     """
     view: list[Body] = []
     for kind in kinds:
@@ -86,7 +86,7 @@ def _namespaced_rules(kinds: Sequence[Kind]) -> list[Body]:
 
 
 def _gang_groups(kinds: Sequence[Kind]) -> list[str]:
-    """The API groups of all gang schedulers for these kinds. The operator needs them to find out which one exists."""
+    """The API groups of all gang schedulers for these kinds. The operator checks which of them exist."""
     return list(dict.fromkeys(gang.api.partition("/")[0] for kind in kinds for gang in kind.gangs))
 
 
@@ -104,7 +104,7 @@ def _job_rules(kind: Kind) -> tuple[Body, Body, Body]:
 
 
 def _cluster_rules(kinds: Sequence[Kind]) -> list[Body]:
-    """The rules for resources without a namespace: nodes, to notice failures, and CRDs, to check that they are ours."""
+    """The rules for resources without a namespace: nodes, to notice failures, and CRDs, to check their schemas."""
     definitions = sorted({f"{kind.plural}.{kind.group}" for kind in kinds})
     return [
         _rule("", ["nodes"], _WATCH),
@@ -117,14 +117,14 @@ def _role(kind: str, name: str, namespace: str, rules: list[Body]) -> Body:
     return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
 
 
-def _binding(role: Body, subject: Body) -> Body:
-    """The binding of a role, with the same name and namespace."""
+def binding(metadata: Body, subject: Body, role_kind: str, role: str) -> Body:
+    """The binding of a role, in a namespace if the metadata name one."""
     return {
         "apiVersion": f"{RBAC}/v1",
-        "kind": f"{role['kind']}Binding",
-        "metadata": dict(role["metadata"]),
+        "kind": "RoleBinding" if "namespace" in metadata else "ClusterRoleBinding",
+        "metadata": dict(metadata),
         "subjects": [subject],
-        "roleRef": {"apiGroup": RBAC, "kind": role["kind"], "name": role["metadata"]["name"]},
+        "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": role},
     }
 
 

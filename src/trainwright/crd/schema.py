@@ -2,7 +2,7 @@
 """CustomResourceDefinitions and their structural OpenAPI v3 schemas, generated from the wire types of the kinds.
 
 The generator reads the annotations directly, because `msgspec.inspect` sorts the values of a `Literal` and readers
-expect their own order. Schemas contain no references. A field is not nullable if null means the same as a missing
+expect the order in the source. Schemas contain no references. A field is not nullable if null means the same as no
 field: the API server removes such nulls.
 """
 
@@ -31,7 +31,7 @@ _SCALARS: dict[Any, Body] = {
 }
 #: The suffix of the keywords for a minimum and maximum size, by type.
 _SIZE_KEYWORDS = {"string": "Length", "array": "Items", "object": "Properties"}
-#: Short keywords come first and long ones last. All other keywords stay between them.
+#: Short keywords come first and long keywords last. All other keywords stay between them.
 _FIRST = ("description", "type", "format", "nullable", "enum", "default")
 _LAST = ("required", "properties", "items", "additionalProperties")
 #: The annotation on a CRD that names the version of Trainwright that made it.

@@ -6,6 +6,7 @@ manifest; it never raises, since the problems of a manifest are part of its resu
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,9 +15,9 @@ from msgspec.structs import replace
 
 from trainwright.kinds import template
 from trainwright.kinds.decode import Misspelt, Reading, examine, read, with_stand_ins
-from trainwright.kinds.scalars import item, under
+from trainwright.kinds.scalars import Manifest, item, under, with_defaults
 from trainwright.model.event import Emit, JobEvent, default_emit
-from trainwright.model.job import Body, Gang, Job
+from trainwright.model.job import Body, Dialect, Gang, Job, Lifecycle
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.meta import ADOPT, Key, ObjectMeta, Owner
 from trainwright.model.plan import Status
@@ -37,7 +38,7 @@ class Column(Struct, frozen=True):
 class Version(Struct, frozen=True):
     """A served version, and the defaults that its schema writes into a manifest.
 
-    All versions of a kind have the same fields, so that no version prunes a field of another one. Only the defaults
+    All versions of a kind have the same fields, so that no version prunes a field of another. Only the defaults
     differ: they are given by path, with `*` for any key of a mapping.
     """
 
@@ -46,7 +47,7 @@ class Version(Struct, frozen=True):
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """Everything that makes one kind. `wire` is the struct its manifests decode to."""
+    """Everything that makes one kind. `wire` is the struct that its manifests decode to."""
 
     group: str
     #: The version that is stored.
@@ -55,7 +56,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     plural: str
     short_names: tuple[str, ...]
     wire: type[Any]
-    #: The struct of its `status`.
+    #: The struct of the `status` of a job.
     status: type[Any]
     columns: tuple[Column, ...]
     #: Fill in the fields that the user left out.
@@ -74,27 +75,27 @@ class Kind(Struct, frozen=True, kw_only=True):
     scale: Callable[[Body, str, int], Body | Problem]
     #: CEL rules for the CRD's `spec`: (rule, message).
     cel: tuple[tuple[str, str], ...] = ()
-    #: Every served version, the stored one first. Empty: only the stored version, without defaults of its own.
+    #: Every served version; the stored version is the first. Empty: only the stored version, without own defaults.
     versions: tuple[Version, ...] = ()
-    #: The phase of a job from its stored `status`; empty if the status has none yet.
+    #: The phase of a job from its stored `status`; empty if the status has no phase yet.
     phase_of: Callable[[Body], str] = lambda status: status.get("phase") or ""
-    #: Phases and conditions whose write may be delayed as the writes of counts are: a more important one follows soon.
+    #: Phases and conditions whose write may be delayed like writes of counts: a more important change follows soon.
     deferrable: tuple[str, ...] = ()
     #: An event with this kind's reason and text: (job with the previous ledger, conclusion, event) -> event to send.
     event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
-    #: Every gang that its jobs may use on any cluster.
+    #: Every gang that jobs of this kind may use on any cluster.
     gangs: tuple[Gang, ...] = ()
     #: Events report how a single pod failed and what it waits for, because the kind's conditions do not.
     reports_pods: bool = False
-    #: Its jobs may have a time to live, after which the controller deletes them.
+    #: Jobs of this kind may have a time to live, after which the controller deletes them.
     has_ttl: bool = False
     #: The ledger of a job whose status another controller may have written: (status, metadata) -> ledger.
     adopted_ledger: Callable[[Any, ObjectMeta], Ledger] = lambda status, _meta: status.trainwright
     #: Whether the manifest, which may have any shape, leaves the job to another controller.
     managed_elsewhere: Callable[[Body], bool] = lambda _document: False
-    #: Each of its jobs has a ConfigMap.
+    #: Each job of this kind has a ConfigMap.
     has_config_map: bool = False
-    #: Parts of the names and images of other controllers of this kind: the original and its successors.
+    #: Parts of the names and images of other controllers of this kind: the original controller and its successors.
     controller_names: tuple[str, ...] = ()
     #: Finalizers of controllers that are not in use any more; the deletion of a job must not wait for them.
     obsolete_finalizers: tuple[str, ...] = ()
@@ -123,20 +124,31 @@ def key_of(meta: ObjectMeta) -> Key:
     return Key(meta.namespace or "default", meta.name)
 
 
-def owner_of(kind: Kind, meta: ObjectMeta) -> Owner:
-    """The ownerReference that children of this job carry."""
-    return Owner(kind.api_version, kind.name, meta.name, meta.uid, controller=True, block_owner_deletion=True)
+def translated(kind: Kind, manifest: Any, policies: ModuleType | SimpleNamespace, dialect: Dialect, **more: Any) -> Job:
+    """The job in the internal model, by the `policies` of its kind; `more` are fields that only some kinds set."""
+    spec, meta = manifest.spec, manifest.metadata
+    finalizers = meta.finalizers or ()
+    kept = tuple(one for one in finalizers if one not in kind.obsolete_finalizers) if finalizers else ()
+    return Job(
+        key=key_of(meta),
+        uid=meta.uid,
+        kind=kind.singular,
+        owner=Owner(kind.api_version, kind.name, meta.name, meta.uid, controller=True, block_owner_deletion=True),
+        generation=meta.generation,
+        roles=policies.roles(spec, meta),
+        success=policies.success(spec),
+        failure=policies.failure(spec),
+        dialect=dialect,
+        lifecycle=policies.lifecycle(spec, meta),
+        ledger=_stored_ledger(kind, manifest.status, meta),
+        deleting=meta.deletion_timestamp is not None,
+        finalizers=kept if len(kept) < len(finalizers) else None,
+        **more,
+    )
 
 
-def finalizers_of(kind: Kind, meta: ObjectMeta) -> tuple[str, ...] | None:
-    """The finalizers that a job keeps when it is deleted; None: all of them."""
-    found = meta.finalizers or ()
-    kept = tuple(one for one in found if one not in kind.obsolete_finalizers)
-    return kept if len(kept) < len(found) else None
-
-
-def stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
-    """The ledger in a job's stored status, or one with the outcome that another controller wrote there."""
+def _stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
+    """The ledger in a job's stored status, or a ledger with the outcome that another controller wrote there."""
     if status is None or status.trainwright.phase is not Phase.NEW:
         return Ledger() if status is None else status.trainwright
     return kind.adopted_ledger(status, meta)
@@ -172,7 +184,7 @@ def load(kind: Kind, document: Body) -> Loaded:
     document = stored(kind, document)
     reading = read(kind.wire, {key: part for key, part in document.items() if key != "status"})
     pods = template.read_all(document, reading.found)
-    status, ledger = _read_status(kind, document.get("status"))
+    status, unreadable = _read_status(kind, document.get("status"))
 
     def defaulted(value: Any) -> Any:
         return kind.default(replace(value, status=status))
@@ -185,18 +197,17 @@ def load(kind: Kind, document: Body) -> Loaded:
 
     wire = None if reading.value is None else defaulted(reading.value)
     problems = examine(reading.found, checks)
-    unreadable = ledger is None
     if unreadable:
-        problems = (*problems, Problem("status.trainwright", _ledger_error(document["status"]["trainwright"])))
+        problems = (*problems, Problem("status.trainwright", unreadable))
     broken = wire is None or any(not problem.warning for problem in problems)
-    job = invalid(kind, document, problems, status, unreadable=unreadable) if broken else kind.translate(wire)
+    job = _invalid(kind, document, problems, status, unreadable=bool(unreadable)) if broken else kind.translate(wire)
     return Loaded(wire, _with_controller(job, document), problems, status)
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
     """The same manifest with another status, without decoding and checking it again; None: only `load` can tell."""
-    read_status, ledger = _read_status(kind, status)
-    if ledger is None or before.job.invalid or before.job.unreadable:
+    read_status, unreadable = _read_status(kind, status)
+    if unreadable or before.job.invalid or before.job.unreadable:
         return None
     wire = replace(before.wire, status=read_status)
     job = kind.translate(wire)
@@ -205,28 +216,28 @@ def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
     return Loaded(wire, replace(job, handed_over=True) if before.job.handed_over else job, before.problems, read_status)
 
 
-def invalid(
-    kind: Kind, document: Body, problems: tuple[Problem, ...], status: Any = None, *, unreadable: bool = False
-) -> Job:
+def _invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], status: Any, *, unreadable: bool) -> Job:
     """A job for a manifest that cannot run: its status reports the problems, unless another controller manages it."""
-    meta = _metadata(document.get("metadata"))
-    return Job(
-        key=key_of(meta),
-        uid=meta.uid,
-        kind=kind.singular,
-        owner=owner_of(kind, meta),
-        generation=meta.generation,
-        roles=(),
-        success=NEVER,
-        failure=NEVER,
-        dialect=_NoDialect(),
-        ledger=Ledger() if unreadable else stored_ledger(kind, status, meta),
+    # If our own ledger cannot be read, ignore what another controller wrote.
+    manifest = Manifest(_metadata(document.get("metadata")), None, status=None if unreadable else status)
+    return translated(
+        kind,
+        manifest,
+        _NO_POLICIES,
+        _NoDialect(),
         unreadable=unreadable,
         unmanaged=kind.managed_elsewhere(document),
-        deleting=meta.deletion_timestamp is not None,
-        finalizers=finalizers_of(kind, meta),
         invalid="; ".join(str(problem) for problem in problems if not problem.warning),
     )
+
+
+#: The policies of a job that never runs.
+_NO_POLICIES = SimpleNamespace(
+    success=lambda _spec: NEVER,
+    failure=lambda _spec: NEVER,
+    roles=lambda _spec, _meta: (),
+    lifecycle=lambda _spec, _meta: Lifecycle(),
+)
 
 
 class _NoDialect:
@@ -263,34 +274,6 @@ def stored(kind: Kind, document: Body) -> Body:
     if version is None:
         return document
     return {**with_defaults(document, version.defaults), "apiVersion": kind.api_version}
-
-
-def with_defaults(document: Body, defaults: Mapping[str, str]) -> Body:
-    """The document with these defaults where it has nothing or null. Parts without a change are not copied.
-
-    The document may have any shape; a part that cannot hold a default is left as it is.
-    """
-    for path, value in defaults.items():
-        document = _with_default(document, path.split("."), value)
-    return document
-
-
-def _with_default(part: Any, steps: list[str], value: str) -> Any:
-    """A mapping with the default at the end of the steps."""
-    if not isinstance(part, dict):
-        return part
-    step, *rest = steps
-    changed: Body = {}
-    for key in part if step == "*" else (step,):
-        before = part.get(key)
-        after = value if not rest and before is None else before
-        if rest:
-            # Only the object that directly holds a default is created for it, and never an entry of a mapping.
-            create = before is None and len(rest) == 1 and step != "*"
-            after = _with_default({} if create else before, rest, value)
-        if after is not before:
-            changed[key] = after
-    return part | changed if changed else part
 
 
 # -- checks of a manifest that cannot be read in full ----------------------------------------------------------------
@@ -363,30 +346,22 @@ def _status_writer(meta: object) -> str:
     return " and ".join(names) or "another controller"
 
 
-def _read_status(kind: Kind, status: object) -> tuple[Any, Ledger | None]:
-    """The stored status as far as it can be read, and its ledger; None for a ledger that cannot be read.
+def _read_status(kind: Kind, status: object) -> tuple[Any, str]:
+    """The stored status as far as it can be read, and why its ledger cannot be read (empty: it can be read).
 
     Users do not write the status. What another controller or version left there must neither make a job invalid nor
     start it again.
     """
     if not isinstance(status, dict) or not status:
-        return None, Ledger()
+        return None, ""
     try:
-        ledger = msgspec.convert(status.get("trainwright") or {}, Ledger)
-    except msgspec.ValidationError:
-        return _readable(kind, {key: part for key, part in status.items() if key != "trainwright"}), None
-    return _readable(kind, status), ledger
-
-
-def _ledger_error(ledger: object) -> str:
-    """Why the ledger cannot be read, and what people can do about it."""
-    try:
-        msgspec.convert(ledger, Ledger)
+        msgspec.convert(status.get("trainwright") or {}, Ledger)
     except msgspec.ValidationError as error:
         why = str(error).replace("`$.", "`").replace(" - at `$`", "")
         who = "another version, or somebody else, wrote it"
-        return f"cannot be read ({why}): {who}; the job is left alone until it is put right"
-    return ""  # pragma: no cover - the caller has found the same error
+        message = f"cannot be read ({why}): {who}; the job is left alone until it is put right"
+        return _readable(kind, {key: part for key, part in status.items() if key != "trainwright"}), message
+    return _readable(kind, status), ""
 
 
 def _readable(kind: Kind, status: Body) -> Any:

@@ -29,6 +29,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_PROBLEMS = 100
 #: Metadata that API servers and tools write and we do not read.
 _IGNORED_METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName"})
+#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for more words.
+_MIN_VARIANTS, _MAX_VARIANTS = 2, 8
 
 
 class Unreadable(Struct, frozen=True):
@@ -89,7 +91,7 @@ class DecodeProblems:
             self.problems.append(problem)
 
     def listed(self) -> tuple[Problem, ...]:
-        """The problems, and the number of those beyond the limit."""
+        """The problems, and the number of problems beyond the limit."""
         beyond = max(self.errors - MAX_PROBLEMS, 0) + max(self.warnings - MAX_PROBLEMS, 0)
         more = (Problem("", f"{beyond} more problems are not listed", warning=True),) if beyond else ()
         return (*self.problems, *more)
@@ -100,7 +102,7 @@ class Reading(msgspec.Struct, Generic[T]):
 
     #: The document as a value of its wire type; None if its shape is wrong.
     value: T | None
-    #: The document without nulls and unknown fields, with marks in the places of unreadable and misspelt ones.
+    #: The document without nulls and unknown fields, with marks in the places of unreadable and misspelt fields.
     clean: Body
     found: DecodeProblems
 
@@ -112,8 +114,6 @@ def read(wire: type[T], document: Body) -> Reading[T]:
     """Read a document as a value of its wire type."""
     found = DecodeProblems()
     clean = walk(_info(wire), document, "", found)
-    # The controller writes the status: unknown fields that another controller left there are no mistake of the user.
-    found.problems = [one for one in found.problems if not (one.warning and one.path.startswith("status."))]
     if found.errors:
         return Reading(None, clean, found)
     try:
@@ -147,8 +147,6 @@ def walk(kind: inspect.Type, value: Any, path: str, found: DecodeProblems) -> An
             return _dict(kind, value, path, found)
         case inspect.ListType() | inspect.VarTupleType():
             return _list(kind, value, path, found)
-        case inspect.TupleType():
-            return _tuple(kind, value, path, found)
     if message := value_error(kind, value):
         return found.error(path, message, kind, _near(kind, value))
     return value
@@ -229,14 +227,6 @@ def _list(kind: inspect.ListType | inspect.VarTupleType, value: list[Any], path:
     return [walk(kind.item_type, inner, item(path, index), found) for index, inner in enumerate(value)]
 
 
-def _tuple(kind: inspect.TupleType, value: list[Any], path: str, found: DecodeProblems) -> Any:
-    if len(value) != len(kind.item_types):
-        message = f"expected a list of exactly {len(kind.item_types)}, found a list of {len(value)}"
-        return found.error(path, message, kind)
-    pairs = zip(kind.item_types, value, strict=True)
-    return [walk(inner, one, item(path, index), found) for index, (inner, one) in enumerate(pairs)]
-
-
 def _size_error(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType, value: Any) -> str:
     least, most = kind.min_length or 0, kind.max_length
     if len(value) < least:
@@ -256,7 +246,7 @@ _MAX_MISSPELT_TRIED = 8
 
 
 def examine(found: DecodeProblems, checks: Checks) -> tuple[Problem, ...]:
-    """The problems in `found` and those of `checks`; with too many errors in `found`, the checks do not run."""
+    """The problems in `found` and of `checks`; with too many errors in `found`, the checks do not run."""
     if found.sound:
         return (*found.listed(), *checks(0, _NONE))
     if found.errors > MAX_PROBLEMS:
@@ -288,7 +278,8 @@ def _agreed(found: DecodeProblems, checks: Checks, omitted: frozenset[str]) -> l
     broken = {path for path, _ in found.unreadable}
     if "" in broken:
         return []
-    variants = variants_needed(kind for _, kind in found.unreadable) if broken else 1
+    wanted = [_MIN_VARIANTS, *(len(choices(kind)) for _, kind in found.unreadable)]
+    variants = min(max(wanted), _MAX_VARIANTS) if broken else 1
     first, *others = [[*checks(variant, omitted)] for variant in range(variants)]
     agreed = set(first).intersection(*others)
     written = (_as_written(one, found) for one in first if one in agreed)
@@ -311,14 +302,7 @@ def _outer(path: str) -> Iterator[str]:
 
 # -- stand-ins -------------------------------------------------------------------------------------------------------
 
-#: At least a small and a large number are tried; at most this many words, even if the type has more.
-_MIN_VARIANTS, _MAX_VARIANTS = 2, 8
 _LARGE = 2**31 - 1
-
-
-def variants_needed(kinds: Iterable[inspect.Type]) -> int:
-    """How many different stand-ins must be tried for values of these types."""
-    return min(max([_MIN_VARIANTS, *(len(choices(kind)) for kind in kinds)]), _MAX_VARIANTS)
 
 
 def with_stand_ins(part: Any, variant: int, omitted: frozenset[str] = frozenset()) -> Any:
@@ -329,31 +313,24 @@ def with_stand_ins(part: Any, variant: int, omitted: frozenset[str] = frozenset(
         case Misspelt(value):
             return with_stand_ins(value, variant, omitted)
         case dict():
-            kept = ((key, inner) for key, inner in part.items() if not _is_omitted(inner, omitted))
-            return {key: with_stand_ins(inner, variant, omitted) for key, inner in kept}
+            dropped = {key for key, inner in part.items() if isinstance(inner, Misspelt) and inner.path in omitted}
+            return {key: with_stand_ins(part[key], variant, omitted) for key in part if key not in dropped}
         case list():
             return [with_stand_ins(inner, variant, omitted) for inner in part]
         case _:
             return part
 
 
-def _is_omitted(part: Any, omitted: frozenset[str]) -> bool:
-    return isinstance(part, Misspelt) and part.path in omitted
-
-
 def stand_in(kind: inspect.Type, variant: int) -> Any:
-    """A value of that type; another one for each variant, if the type has several."""
+    """A value of that type; another value for each variant, if the type has several values."""
     match unwrapped(kind)[0]:
         case inspect.UnionType(types=types):
             members = [one for one in types if not isinstance(one, inspect.NoneType)]
             return stand_in(members[variant % len(members)], variant)
         case inspect.StructType(fields=fields):
             # Optional numbers too, from the second variant on: an unreadable role may have any number of replicas.
-            kept = (
-                one
-                for one in fields
-                if one.required or (variant and isinstance(unwrapped(one.type)[0], inspect.IntType))
-            )
+            numbers = [one for one in fields if variant and isinstance(unwrapped(one.type)[0], inspect.IntType)]
+            kept = [one for one in fields if one.required or one in numbers]
             return {field.encode_name: stand_in(field.type, variant) for field in kept}
         case inspect.DictType(value_type=inner, min_length=least):
             return {_name(variant, place): stand_in(inner, variant) for place in range(max(least or 0, variant % 2))}
@@ -362,8 +339,6 @@ def stand_in(kind: inspect.Type, variant: int) -> Any:
             | inspect.VarTupleType(item_type=inner, min_length=least)
         ):
             return [stand_in(inner, variant) for _ in range(max(least or 0, variant % 2))]
-        case inspect.TupleType(item_types=inners):
-            return [stand_in(inner, variant) for inner in inners]
         case plain:
             return _scalar(plain, variant)
 
@@ -372,12 +347,11 @@ def _scalar(kind: inspect.Type, variant: int) -> Any:
     match kind:
         case inspect.BoolType():
             return variant % 2 == 0
-        case inspect.IntType() | inspect.FloatType():
-            most = kind.le if kind.le is not None else kind.lt - 1 if kind.lt is not None else _LARGE
-            least = kind.ge if kind.ge is not None else kind.gt + 1 if kind.gt is not None else 1
-            small = min(max(least, 1), most)  # not 0: users do not ask for 0 replicas
+        case inspect.IntType():
+            most = _LARGE if kind.le is None else kind.le
+            small = min(max(kind.ge or 1, 1), most)  # not 0: users do not ask for 0 replicas
             return (small, most)[variant % 2]
-        case inspect.LiteralType() | inspect.EnumType():
+        case inspect.LiteralType():
             known = choices(kind)
             return known[variant % len(known)]
         case inspect.DecimalType():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gang schedulers that several kinds support: how each wants its pods labelled and its pod group written.
+"""The gang schedulers that several kinds support: the pod labels and the pod group that each scheduler expects.
 
 A dialect fills in a `GangRequest`; `SCHEDULERS` has the format of each scheduler.
 """
@@ -20,11 +20,9 @@ T9K_GROUP, T9K_VERSION = "scheduler.tensorstack.dev", "v1beta1"
 T9K_API = f"{T9K_GROUP}/{T9K_VERSION}"
 #: The labels by which the T9k scheduler finds the group of a pod, and the group's queue.
 T9K_GROUP_LABEL, T9K_QUEUE_LABEL = f"{T9K_GROUP}/group-name", f"{T9K_GROUP}/queue"
-#: The default name of the scheduler that has the coscheduling plugin.
-PLUGINS_SCHEDULER = "scheduler-plugins-scheduler"
 _DEFAULT_QUEUE = "default"
 
-PLUGINS = Gang(PLUGINS_API, scheduler=PLUGINS_SCHEDULER, word="*")
+PLUGINS = Gang(PLUGINS_API, scheduler="scheduler-plugins-scheduler", word="*")
 T9K = Gang(T9K_API, scheduler="t9k-scheduler", word="t9k-scheduler")
 #: Volcano queues groups and admits pods only when it has dequeued their group. It may move a group to another queue.
 VOLCANO = Gang(
@@ -34,10 +32,10 @@ VOLCANO = Gang(
     scheduler="volcano",
     word="volcano",
 )
-#: Any installed gang scheduler, unless the operator's settings name one.
+#: Any installed gang scheduler, unless the operator's settings name a scheduler.
 ALL = (VOLCANO, PLUGINS, T9K)
 ANY = replace(ALL[0], alternatives=ALL[1:])
-#: The same for a job that does not ask for a gang: it gets one only if the operator's settings name a gang scheduler.
+#: The same for a job that does not ask for a gang: it is a gang only if the operator's settings name a gang scheduler.
 ANY_UNASKED = replace(ANY, asked=False)
 
 
@@ -55,14 +53,10 @@ class GangRequest(Struct, frozen=True):
 class GangScheduler(Struct, frozen=True):
     """The format of one scheduler: the labels and annotations of member pods, and the spec of the pod group."""
 
-    #: (request, role) -> labels of a member pod, and likewise its annotations.
-    labels: Callable[[GangRequest, str], dict[str, str]]
-    annotations: Callable[[GangRequest, str], dict[str, str]]
     spec: Callable[[GangRequest], Body]
-
-
-def _none(_request: GangRequest, _role: str) -> dict[str, str]:
-    return {}
+    #: (request, role) -> labels of a member pod, and likewise its annotations.
+    labels: Callable[[GangRequest, str], dict[str, str]] = lambda _request, _role: {}
+    annotations: Callable[[GangRequest, str], dict[str, str]] = lambda _request, _role: {}
 
 
 def _non_empty(**fields: Any) -> Body:
@@ -71,30 +65,30 @@ def _non_empty(**fields: Any) -> Body:
 
 SCHEDULERS: dict[str, GangScheduler] = {
     VOLCANO_API: GangScheduler(
-        _none,
-        lambda request, role: {"scheduling.k8s.io/group-name": request.name, "volcano.sh/task-spec": role},
         lambda request: _non_empty(
             minMember=request.members,
             queue=request.queue or _DEFAULT_QUEUE,
             priorityClassName=request.priority_class,
             minResources=request.resources,
         ),
+        annotations=lambda request, role: {
+            "scheduling.k8s.io/group-name": request.name,
+            "volcano.sh/task-spec": role,
+        },
     ),
     PLUGINS_API: GangScheduler(
-        lambda request, _role: {"scheduling.x-k8s.io/pod-group": request.name},
-        _none,
         lambda request: _non_empty(
             minMember=request.members, minResources=request.resources, scheduleTimeoutSeconds=request.timeout
         ),
+        lambda request, _role: {"scheduling.x-k8s.io/pod-group": request.name},
     ),
     T9K_API: GangScheduler(
+        lambda request: {"minMember": request.members, "queue": request.queue or _DEFAULT_QUEUE, "priority": 0},
         lambda request, role: {
             T9K_GROUP_LABEL: request.name,
             T9K_QUEUE_LABEL: request.queue or _DEFAULT_QUEUE,
             f"{T9K_GROUP}/role": role,
         },
-        _none,
-        lambda request: {"minMember": request.members, "queue": request.queue or _DEFAULT_QUEUE, "priority": 0},
     ),
 }
 
@@ -102,8 +96,8 @@ SCHEDULERS: dict[str, GangScheduler] = {
 def pod_requests(template: Body, *, include_init: bool = False) -> dict[str, Decimal]:
     """The resources that one pod requests: for each container the request, or the limit if it has no request.
 
-    With `include_init` the sum is the one that the scheduler uses: init containers run one after another before the
-    main containers, and restartable ones (sidecars) keep running beside all that follow.
+    With `include_init` the sum is as the scheduler computes it: init containers run one after another before the main
+    containers, and restartable init containers (sidecars) keep running beside all later containers.
     """
     spec = template.get("spec")
     spec = spec if isinstance(spec, dict) else {}

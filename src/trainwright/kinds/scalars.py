@@ -6,29 +6,30 @@ Messages about a value say what was expected, what was found and how to write it
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct, inspect
+from msgspec import UNSET, Meta, Struct, UnsetType, inspect
 
-from trainwright.model.meta import Key
-from trainwright.model.problem import Problem, shown
+from trainwright.model.meta import Key, ObjectMeta
+from trainwright.model.problem import Problem, nearest, shown
 from trainwright.model.units import quantity
 
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
 _NUMBER = re.compile(r"\s*[-+]?\d{1,30}(\.\d{0,30})?\s*")
 _SHAPES: tuple[tuple[tuple[type, ...], tuple[type, ...], str], ...] = (
     ((inspect.BoolType,), (bool,), "true or false"),
     ((inspect.IntType,), (int,), "a whole number"),
-    ((inspect.FloatType,), (int, float), "a number"),
     ((inspect.StrType,), (str,), "text"),
     ((inspect.DateTimeType,), (str,), "a time such as 2026-01-31T12:00:00Z"),
     ((inspect.DecimalType,), (int, float, str), "a quantity such as 2, 500m, 16Gi or 100M"),
-    ((inspect.LiteralType, inspect.EnumType), (str, int), "one of"),
+    ((inspect.LiteralType,), (str, int), "one of"),
     ((inspect.StructType, inspect.DictType), (dict,), "a mapping"),
-    ((inspect.ListType, inspect.VarTupleType, inspect.TupleType), (list, tuple), "a list"),
+    ((inspect.ListType, inspect.VarTupleType), (list, tuple), "a list"),
 )
 
 
@@ -54,35 +55,31 @@ def expected_text(kind: inspect.Type) -> str:
     if isinstance(kind, inspect.UnionType):
         return " or ".join(expected_text(one) for one in kind.types if not isinstance(one, inspect.NoneType))
     text = next((text for types, _, text in _SHAPES if isinstance(kind, types)), "something else")
-    if isinstance(kind, inspect.LiteralType | inspect.EnumType):
+    if isinstance(kind, inspect.LiteralType):
         return f"{text} {', '.join(str(choice) for choice in choices(kind) if choice != '')}"
-    if isinstance(kind, inspect.IntType | inspect.FloatType):
-        return text + _range(kind)
-    return text
+    if isinstance(kind, inspect.IntType) and kind.ge is not None:
+        return f"{text} from {kind.ge} to {kind.le}" if kind.le is not None else f"{text} of at least {kind.ge}"
+    return f"{text} of at most {kind.le}" if isinstance(kind, inspect.IntType) and kind.le is not None else text
 
 
 def choices(kind: inspect.Type) -> tuple[object, ...]:
     """The values an enumeration allows; nothing for other types."""
-    match unwrapped(kind)[0]:
-        case inspect.LiteralType(values=values):
-            return tuple(values)
-        case inspect.EnumType(cls=cls):
-            return tuple(member.value for member in cls)
-        case _:
-            return ()
+    plain = unwrapped(kind)[0]
+    return tuple(plain.values) if isinstance(plain, inspect.LiteralType) else ()
 
 
 def value_error(kind: inspect.Type, value: object) -> str:
-    """What is wrong with a scalar that has the shape of its type; empty if nothing is."""
+    """What is wrong with a scalar that has the shape of its type; empty if nothing is wrong."""
     plain, note = unwrapped(kind)
     match plain:
         case inspect.IntType() if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"expected a whole number that fits in 64 bits, found {shown(value)}"
-        case inspect.IntType() | inspect.FloatType():
-            return "" if _within(plain, value) else expected(plain, value)
+        case inspect.IntType(ge=least, le=most) if isinstance(value, int):
+            within = (least is None or value >= least) and (most is None or value <= most)
+            return "" if within else expected(plain, value)
         case inspect.StrType():
             return _text(plain, str(value), note)
-        case inspect.LiteralType() | inspect.EnumType():
+        case inspect.LiteralType():
             return "" if value in choices(plain) else expected(plain, value)
         case inspect.DecimalType():
             return "" if quantity(value) is not None else expected(plain, value)
@@ -93,39 +90,22 @@ def value_error(kind: inspect.Type, value: object) -> str:
 
 
 def expected(kind: inspect.Type, value: object) -> str:
-    """The message for a value that is not what the type wants."""
+    """The message for a value that the type does not accept."""
     return f"expected {expected_text(kind)}, found {shown(value)}{_advice(unwrapped(kind)[0], value)}"
 
 
 def _advice(kind: inspect.Type, value: object) -> str:
-    """How to write the value, if the mistake is a common one."""
+    """How to write the value, if the mistake is common."""
     match kind, value:
         case inspect.StrType(), bool() | int() | float():
             return "; put it in quotes"
-        case inspect.IntType() | inspect.FloatType(), str() if _NUMBER.fullmatch(value):
+        case inspect.IntType(), str() if _NUMBER.fullmatch(value):
             return "; write it without quotes"
         case inspect.BoolType(), "true" | "false" | "yes" | "no" | "on" | "off":
             return "; write it without quotes"
         case inspect.ListType() | inspect.VarTupleType(), dict() | str():
             return "; a list is written [a, b] or with one `- ` per entry"
     return ""
-
-
-def _range(kind: inspect.IntType | inspect.FloatType) -> str:
-    if kind.ge is not None and kind.le is not None:
-        return f" from {kind.ge} to {kind.le}"
-    bounds = ((" of at least", kind.ge), (" above", kind.gt), (" of at most", kind.le), (" below", kind.lt))
-    return " and".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
-
-
-def _within(kind: inspect.IntType | inspect.FloatType, value: object) -> bool:
-    assert isinstance(value, int | float)  # noqa: S101 - for the type checker; `has_shape` has checked it
-    return (
-        (kind.ge is None or value >= kind.ge)
-        and (kind.gt is None or value > kind.gt)
-        and (kind.le is None or value <= kind.le)
-        and (kind.lt is None or value < kind.lt)
-    )
 
 
 def _text(kind: inspect.StrType, value: str, note: str) -> str:
@@ -159,7 +139,7 @@ def _moment(value: object) -> bool:
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _PATH_STEP = re.compile(r'\[(\d{1,9})\]|\[("(?:[^"\\]|\\.)*")\]|\.?([^.\[\]"]+)')
-#: Characters of a key in a path; a longer key is cut, because people read the path.
+#: Maximum number of characters of a key in a path; a longer key is cut, because people read the path.
 _MAX_KEY_LENGTH = 80
 
 
@@ -187,15 +167,43 @@ def parts(path: str) -> tuple[str | int, ...]:
     return tuple(found)
 
 
+def with_defaults(document: dict[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+    """The document with these defaults where it has nothing or null. Parts without a change are not copied.
+
+    The document may have any shape; a part that cannot hold a default is left as it is.
+    """
+    for path, value in defaults.items():
+        document = _with_default(document, path.split("."), value)
+    return document
+
+
+def _with_default(part: Any, steps: list[str], value: str) -> Any:
+    """A mapping with the default at the end of the steps."""
+    if not isinstance(part, dict):
+        return part
+    step, *rest = steps
+    changed: dict[str, Any] = {}
+    for key in part if step == "*" else (step,):
+        before = part.get(key)
+        after = value if not rest and before is None else before
+        if rest:
+            # Only the object that directly holds a default is created for it, and never an entry of a mapping.
+            create = before is None and len(rest) == 1 and step != "*"
+            after = _with_default({} if create else before, rest, value)
+        if after is not before:
+            changed[key] = after
+    return part | changed if changed else part
+
+
 # -- limits ----------------------------------------------------------------------------------------------------------
 
-#: Replicas of one job: with more, its status might exceed the size that an API server stores.
+#: Maximum number of replicas of one job: the status of a larger job might exceed the size that an API server stores.
 MAX_REPLICAS = 10_000
-#: Characters of a host name, and therefore of the name of a pod or service.
+#: Maximum number of characters of a host name, and therefore of the name of a pod or service.
 MAX_NAME_LENGTH = 63
-#: Bytes of one environment variable; Linux starts no program with a longer one.
+#: Maximum size of one environment variable in bytes; Linux starts no program with a longer variable.
 MAX_VARIABLE_BYTES = 131_072
-#: The name of a job whose name becomes part of host names.
+#: The pattern for the name of a job whose name becomes part of host names.
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 Seconds = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -206,6 +214,25 @@ Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of the parts of a manifest. The garbage collector tracks them, because they hold the user's dicts."""
+
+
+class Manifest(Struct, Generic[SpecT, StatusT], frozen=True, rename="camel"):
+    """Base of the whole object of a kind."""
+
+    metadata: ObjectMeta
+    spec: SpecT
+    api_version: str = ""
+    kind: str = ""
+    status: StatusT | None = None
+
+
+class Condition(Spec, frozen=True):
+    """Base of a condition in the status of a kind."""
+
+    type: Annotated[str, Meta(max_length=64)]
+    status: Annotated[str, Meta(max_length=16)]
+    reason: Annotated[str, Meta(max_length=256)] = ""
+    message: Annotated[str, Meta(max_length=8192)] = ""
 
 
 def doc(text: str) -> Meta:
@@ -232,6 +259,32 @@ def check_replica_names(job: str, role: str, replicas: int, path: str, also: str
     if len(longest) > MAX_NAME_LENGTH:
         message = f"the replica's name {longest!r} has {len(longest)} characters; at most {MAX_NAME_LENGTH} are allowed"
         yield Problem(path, f"{message}: shorten metadata.name{also}")
+
+
+def check_variable(name: str, size: int, path: str) -> Iterator[Problem]:
+    """Check the size of a variable that names every replica."""
+    if size > MAX_VARIABLE_BYTES:
+        message = f"{name} would have about {size} bytes to name every replica, and Linux starts no program with"
+        yield Problem(path, f"{message} a variable of more than {MAX_VARIABLE_BYTES}", warning=True)
+
+
+def check_gang(members: int | UnsetType, total: int, path: str) -> Iterator[Problem]:
+    """Check the number of pods that must start together; a job without replicas has its own error."""
+    if total and members is not UNSET and members > total:
+        message = f"{members} is more than the job's {total} replica{'s' * (total != 1)}: the group is never admitted"
+        yield Problem(path, message, warning=True)
+
+
+def unknown_role(path: str, name: str, known: Collection[str], what: str = "replica type") -> Problem:
+    """The problem of a name that no role of the job has."""
+    return Problem(path, f"there is no {what} {name!r}; the job has {', '.join(known)}", nearest(name, known))
+
+
+def unusable_count(path: str, count: int, least: int = 0, most: int = MAX_REPLICAS) -> Problem | None:
+    """The problem of a wanted number of replicas outside its bounds."""
+    if least <= count <= most:
+        return None
+    return Problem(path, f"expected a whole number from {least} to {most}, found the number {count}")
 
 
 def check_total(total: int, path: str) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ The template is only checked, never modelled: it goes to the pod as the user wro
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import chain, islice
 from typing import Any
@@ -25,7 +25,6 @@ Place = tuple[str, Body]
 _SCALARS: dict[str, inspect.Type] = {
     "any": inspect.AnyType(),
     "bool": inspect.BoolType(),
-    "float": inspect.FloatType(),
     "int": inspect.IntType(),
     "intOrString": inspect.UnionType((inspect.IntType(), inspect.StrType())),
     "quantity": inspect.DecimalType(),
@@ -35,7 +34,7 @@ _SCALARS: dict[str, inspect.Type] = {
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
-#: The values that an API server accepts in a field of a type. It also accepts "", which means that it is not set.
+#: The values that an API server accepts in a field of a type. It also accepts "", as if the field were not set.
 _ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("Container", "imagePullPolicy"): _PULL_POLICIES,
     ("Container", "terminationMessagePolicy"): _MESSAGE_POLICIES,
@@ -67,7 +66,7 @@ _ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_PORT = 65535
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
-#: At most this many known names are listed and searched for a near one: absurd templates must not cost minutes.
+#: At most this many known names are listed and compared: absurd templates must not cost minutes.
 _MAX_NAMES_LISTED = 32
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
 #: The fields that `fieldRef` in an environment may name.
@@ -140,9 +139,9 @@ def _field_type(struct: str, name: str, spelling: str) -> inspect.Type:
 
 def check(template: Body, path: str) -> Iterator[Problem]:
     """Problems of the template at `path` beyond its shape."""
-    spec, where = _mapping(template.get("spec")), f"{path}.spec"
-    containers = [*_entries(spec, "initContainers", where), *_entries(spec, "containers", where)]
-    given = [*_entries(spec, "volumes", where)]
+    spec, where = pod_spec(template), f"{path}.spec"
+    containers = [*entries(spec, "initContainers", where), *entries(spec, "containers", where)]
+    given = [*entries(spec, "volumes", where)]
     volumes = {str(body.get("name")): (place, body) for place, body in given}
     problems = chain(
         _required(template, spec, where),
@@ -160,11 +159,31 @@ def _mapping(value: Any) -> Body:
     return value if isinstance(value, dict) else {}
 
 
-def _entries(body: Any, key: str, path: str) -> Iterator[Place]:
-    entries = _mapping(body).get(key)
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+def pod_spec(template: Body) -> Body:
+    """The `spec` of a template, which may have any shape."""
+    return _mapping(template.get("spec"))
+
+
+def entries(body: Any, key: str, path: str) -> Iterator[Place]:
+    """The mappings in the list under a key of the body at `path`, which may have any shape, with their paths."""
+    listed = _mapping(body).get(key)
+    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(entry, dict):
             yield item(f"{path}.{key}", index), entry
+
+
+def check_image(container: Body, path: str) -> Iterator[Problem]:
+    """Check that the container at `path` has an image, without which no kubelet can start it."""
+    if not container.get("image"):
+        yield Problem(f"{path}.image", "missing; expected the name of an image")
+
+
+def check_written(container: Body, path: str, names: Collection[str]) -> Iterator[Problem]:
+    """Warn about variables of the user that the controller writes too."""
+    for place, entry in entries(container, "env", path):
+        if (name := entry.get("name")) in names:
+            message = f"{name} is written by the controller, whose value comes after this one and wins"
+            yield Problem(place, message, warning=True)
 
 
 def _required(template: Body, spec: Body, path: str) -> Iterator[Problem]:
@@ -194,7 +213,7 @@ def _spelling(containers: list[Place], volumes: list[Place]) -> Iterator[Problem
         yield from _field_refs(container, path)
     for path, volume in volumes:
         for source in ("configMap", "secret"):
-            for place, entry in _entries(volume.get(source), "items", f"{path}.{source}"):
+            for place, entry in entries(volume.get(source), "items", f"{path}.{source}"):
                 yield from _relative_path(entry.get("path"), f"{place}.path")
 
 
@@ -206,7 +225,7 @@ def _label(name: Any, path: str) -> Iterator[Problem]:
 
 def _ports(container: Body, path: str) -> Iterator[Problem]:
     first: dict[str, str] = {}
-    for place, port in _entries(container, "ports", path):
+    for place, port in entries(container, "ports", path):
         number, name = port.get("containerPort"), port.get("name")
         if type(number) is int and not 0 < number <= _MAX_PORT:
             yield Problem(f"{place}.containerPort", f"expected a port from 1 to {_MAX_PORT}, found {shown(number)}")
@@ -215,7 +234,7 @@ def _ports(container: Body, path: str) -> Iterator[Problem]:
 
 
 def _mount_paths(container: Body, path: str) -> Iterator[Problem]:
-    for place, mount in _entries(container, "volumeMounts", path):
+    for place, mount in entries(container, "volumeMounts", path):
         if mount.get("mountPath") == "":
             yield Problem(f"{place}.mountPath", "may not be empty: expected a path such as /data")
         yield from _relative_path(mount.get("subPath"), f"{place}.subPath")
@@ -227,7 +246,7 @@ def _relative_path(value: Any, path: str) -> Iterator[Problem]:
 
 
 def _field_refs(container: Body, path: str) -> Iterator[Problem]:
-    for place, entry in _entries(container, "env", path):
+    for place, entry in entries(container, "env", path):
         field = _mapping(_mapping(entry.get("valueFrom")).get("fieldRef")).get("fieldPath")
         if isinstance(field, str) and field not in FIELDS and not _SUBSCRIPT.fullmatch(field):
             message = f"{field[:60]!r} is not known; expected {', '.join(FIELDS)}"
@@ -266,17 +285,14 @@ def _is_fraction(amount: object) -> bool:
 
 
 def _mounts(container: Body, path: str, volumes: dict[str, Place]) -> Iterator[Problem]:
-    for place, mount in _entries(container, "volumeMounts", path):
+    for place, mount in entries(container, "volumeMounts", path):
         name = mount.get("name")
         if isinstance(name, str) and name not in volumes:
-            yield _no_volume(f"{place}.name", name, [*volumes][:_MAX_NAMES_LISTED])
+            known = [*volumes][:_MAX_NAMES_LISTED]
+            listed = f"the template has {', '.join(known)}" if known else "the template has no volumes"
+            yield Problem(f"{place}.name", f"there is no volume {name!r}; {listed}", nearest(name, known))
         elif isinstance(name, str) and str(mount.get("mountPath")).rstrip("/") == _SHARED_MEMORY:
             yield from _shared_memory(container, *volumes[name])
-
-
-def _no_volume(path: str, name: str, known: list[str]) -> Problem:
-    listed = f"the template has {', '.join(known)}" if known else "the template has no volumes"
-    return Problem(path, f"there is no volume {name!r}; {listed}", nearest(name, known))
 
 
 def _shared_memory(container: Body, path: str, volume: Body) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials for the API server: tokens, token files, passwords, client certificates and exec plug-ins.
 
-A session asks for an `AuthHeaders` before each request, and reports the ones that the server rejects. Certificates and
+A session asks for an `AuthHeaders` before each request, and reports headers that the server rejects. Certificates and
 keys are given in a kubeconfig in base64, or as the path of a file. The base64 field wins, as with kubectl.
 """
 
@@ -27,7 +27,7 @@ from trainwright.runtime.ports import Clock
 
 #: A certificate and its key, in PEM.
 KeyPair = tuple[bytes, bytes]
-#: A token file is read again after this time. The kubelet renews the token of a pod long before the old one expires.
+#: A token file is read again after this time. The kubelet renews the token of a pod long before the old token expires.
 _TOKEN_FILE_SECONDS = 60.0
 _PLUGIN_TIMEOUT_SECONDS = 60.0
 _PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -46,11 +46,11 @@ class Credentials(Protocol):
     """Proves to the API server who the user is."""
 
     async def auth_headers(self) -> AuthHeaders:
-        """The credentials for the next request. Raises UnavailableError if there are none."""
+        """The credentials for the next request. Raises UnavailableError if there are no credentials."""
         ...
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Note that the server rejected these. Returns whether the next ones may differ."""
+        """Note that the server rejected these credentials. Returns whether the next credentials may differ."""
         ...
 
 
@@ -67,7 +67,7 @@ def credentials(access: Access, clock: Clock) -> Credentials:
 
 
 class StaticCredentials:
-    """A token, a password or a certificate. Certificate files are read again when the server rejects the old one."""
+    """A token, a password or a certificate. Certificate files are read again when the server rejects a certificate."""
 
     def __init__(self, user: Located[UserEntry]) -> None:
         self._user = user
@@ -181,7 +181,7 @@ class PluginCredentials:
         self._lock = asyncio.Lock()
 
     async def auth_headers(self) -> AuthHeaders:
-        """The valid credentials; the plug-in runs if there are none. Raises UnavailableError if it fails."""
+        """The valid credentials; the plug-in runs if there are none. Raises UnavailableError if the plug-in fails."""
         async with self._lock:
             if self._auth is None or (self._expires is not None and self._clock.now() >= self._expires):
                 self._accept(await self._run())
@@ -283,7 +283,7 @@ def field_content(entry: Located[Any], name: str) -> bytes:
 
 
 def client_key_pair(user: Located[UserEntry]) -> KeyPair | None:
-    """The user's certificate and key, if there are any."""
+    """The user's certificate and key; None if the user has no certificate."""
     certificate, key = field_content(user, "client_certificate"), field_content(user, "client_key")
     if bool(certificate) != bool(key):
         have, lack = ("client-certificate", "client-key") if certificate else ("client-key", "client-certificate")
@@ -296,8 +296,8 @@ def ssl_context(cluster: Located[ClusterEntry], user: Located[UserEntry], key_pa
     context = _server_context(cluster)
     if key_pair is not None:
         try:
-            # One file may contain both; `dict.fromkeys` removes the duplicate, so that OpenSSL sends it only once.
-            # Without a password OpenSSL would ask for one on the terminal.
+            # One file may contain certificate and key; `dict.fromkeys` removes the duplicate: OpenSSL sends it once.
+            # Without a password OpenSSL would ask for a password on the terminal.
             with _file(b"\n".join(dict.fromkeys(key_pair))) as name:
                 context.load_cert_chain(name, password="")
         except (ssl.SSLError, ValueError) as error:
@@ -320,7 +320,7 @@ def _server_context(cluster: Located[ClusterEntry]) -> ssl.SSLContext:
 
 
 def relax(context: ssl.SSLContext) -> None:
-    """Accept certificates that do not follow RFC 5280 strictly: Python 3.13 rejects those of many clusters."""
+    """Accept certificates that do not follow RFC 5280 strictly, as in many clusters: Python 3.13 rejects them."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
 
 

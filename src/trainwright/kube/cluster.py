@@ -2,7 +2,7 @@
 """`KubeCluster`: the port `Cluster` on a real API server, with lists in pages and watches.
 
 It never replaces an object with PUT, because it decodes objects only in part and would lose the other fields. It writes
-by create, merge patch and delete, each pinned to a UID or a version if the caller names one.
+by create, merge patch and delete, each pinned to a UID or version that the caller names.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -16,7 +16,6 @@ from msgspec import Raw, Struct
 from trainwright.errors import ApiError, ConflictError, GoneError, UnavailableError
 from trainwright.jsonlines import LineSplitter, LineTooLongError
 from trainwright.kube.codec import (
-    DecodedPage,
     Request,
     collection_path,
     create_path,
@@ -32,7 +31,7 @@ from trainwright.kube.codec import (
     with_query,
 )
 from trainwright.kube.config import Access
-from trainwright.kube.http import HttpClient, RequestGate, RequestObserver, RequestPolicy
+from trainwright.kube.http import HttpClient, RequestPolicy
 from trainwright.kube.session import ApiSession
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, ObjectMeta
@@ -52,25 +51,19 @@ _MERGE_PATCH = "application/merge-patch+json"
 #: The server ends a watch after this time plus a random part of up to the same length, so that not all watches end at
 #: once.
 _WATCH_SECONDS = 300
-#: The client ends a watch this much later, if the server has not.
+#: The client ends a watch this many seconds later, if the server has not ended it.
 _WATCH_MARGIN_SECONDS = 30
-#: One watch event. etcd stores at most a few MiB per object.
+#: Maximum size of one watch event. etcd stores at most a few MiB per object.
 _MAX_EVENT_BYTES = 1 << 26
 _EVENT_TYPES = {one.value: one for one in WatchEventType}
 
 
 @asynccontextmanager
-async def connected(
-    access: Access,
-    policy: RequestPolicy | None = None,
-    *,
-    gate: RequestGate | None = None,
-    observer: RequestObserver | None = None,
-) -> AsyncIterator["KubeCluster"]:
+async def connected(access: Access, policy: RequestPolicy | None = None) -> AsyncIterator["KubeCluster"]:
     """A connection to the cluster of `access`, until the end of the block."""
     session = ApiSession(access)
     try:
-        yield KubeCluster(HttpClient(session, policy, gate=gate, observer=observer))
+        yield KubeCluster(HttpClient(session, policy))
     finally:
         await session.close()
 
@@ -93,17 +86,15 @@ class KubeCluster:
 
     async def _pages(self, resource: Resource, scope: Selection, query: dict[str, str]) -> ListPage:
         path = collection_path(resource, scope.namespace)
-        page = await self._page(resource, path, query)
-        items, version = [page.items], page.version
-        while page.continue_token:
-            query = selector_query(scope) | {"limit": str(_PAGE_SIZE), "continue": page.continue_token}
-            page = await self._page(resource, path, query)
+        items, version = [], ""
+        while True:
+            data = await self.http.send(Request("list", resource.id, with_query(path, query), idempotent=True))
+            page, next_token = decode_page(resource, data)
             items.append(page.items)
-        return ListPage(tuple([item for some in items for item in some]), version)
-
-    async def _page(self, resource: Resource, path: str, query: dict[str, str]) -> DecodedPage:
-        data = await self.http.send(Request("list", resource.id, with_query(path, query), idempotent=True))
-        return decode_page(resource, data)
+            version = version or page.version
+            if not next_token:
+                return ListPage(tuple([item for some in items for item in some]), version)
+            query = selector_query(scope) | {"limit": str(_PAGE_SIZE), "continue": next_token}
 
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
@@ -134,7 +125,8 @@ class KubeCluster:
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
         """Merge-patch an object, or its status alone."""
-        if status and uid and not version and _is_custom(resource):
+        custom = "." in resource.group and not resource.group.endswith(".k8s.io")
+        if status and uid and not version and custom:
             version = await self._version_of(resource, key, uid)
         if pinned := pins(uid, version):
             body = {**body, "metadata": {**(body.get("metadata") or {}), **pinned}}
@@ -160,7 +152,9 @@ class KubeCluster:
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
         """Delete an object. Returns the object if it still exists, because of its grace period or a finalizer."""
-        options = _delete_options(grace, propagation) | ({"preconditions": {"uid": uid}} if uid else {})
+        options: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation.value}
+        options |= {"gracePeriodSeconds": grace} if grace is not None else {}
+        options |= {"preconditions": {"uid": uid}} if uid else {}
         path = object_path(resource, key)
         data = await self.http.send(
             Request("delete", resource.id, path, encode(options), idempotent=bool(uid), pinned=bool(uid))
@@ -185,15 +179,6 @@ def pins(uid: str, version: str) -> dict[str, str]:
     return {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
 
 
-def _is_custom(resource: Resource) -> bool:
-    return "." in resource.group and not resource.group.endswith(".k8s.io")
-
-
-def _delete_options(grace: int | None, propagation: Propagation) -> Body:
-    options: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation.value}
-    return options if grace is None else {**options, "gracePeriodSeconds": grace}
-
-
 def _still_exists(meta: ObjectMeta) -> bool:
     """Whether the answer to a deletion is an object that still exists: some answers are the object's last state."""
     kept = meta.deletion_grace_period_seconds or meta.finalizers
@@ -216,7 +201,7 @@ async def watch_events(
 ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
     """Decode the events of a watch, one batch per chunk. Raises the ApiError that the server sends, such as GoneError.
 
-    It splits the lines here, because large objects exceed the limit of aiohttp's line reader.
+    The lines are split here, because large objects exceed the limit of aiohttp's line reader.
     """
     lines = LineSplitter(_MAX_EVENT_BYTES)
     async with aclosing(chunks):
@@ -247,15 +232,11 @@ def _event(resource: Resource, line: bytes) -> WatchEvent:
         raise error_of(decode_status(500, bytes(event.object)))
     if type_ is WatchEventType.BOOKMARK:
         return WatchEvent(type_, decode_metadata(event.object).resource_version)
-    return _object_event(resource, type_, event.object)
-
-
-def _object_event(resource: Resource, type_: WatchEventType, data: Raw) -> WatchEvent:
     try:
-        found = decode_object(resource, data)
+        found = decode_object(resource, event.object)
     except ApiError as error:
         # The informer leaves the object out, but must still learn the version from which to continue.
-        meta: dict[str, Any] = msgspec.json.decode(data).get("metadata") or {}
+        meta: dict[str, Any] = msgspec.json.decode(event.object).get("metadata") or {}
         warn_unreadable(resource, meta, error)
         return WatchEvent(WatchEventType.BOOKMARK, str(meta.get("resourceVersion", "")))
     version = found["metadata"]["resourceVersion"] if isinstance(found, dict) else found.metadata.resource_version

@@ -4,7 +4,7 @@
 Objects in a list of a built-in type do not name their kind, and Go writes `null` for an empty list; the decoder
 completes both. It removes `managedFields`, which are half of an object's size, except for the names of the managers
 that wrote the status. If one object in a list cannot be decoded, the decoder leaves it out with a warning, so that the
-others stay visible.
+other objects stay visible.
 """
 
 import logging
@@ -30,7 +30,7 @@ from trainwright.errors import (
 )
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, ObjectMeta
-from trainwright.runtime.ports import Resource, Selection
+from trainwright.runtime.ports import ListPage, Resource, Selection
 from trainwright.runtime.telemetry import LogMessage
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE", "deletecolle
 _READ_VERBS = frozenset({"get", "list", "watch"})
 #: API servers pass on these error texts of etcd when an object is too large to store.
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-#: The quota admission plug-in uses the reason `Forbidden`; only this text distinguishes it.
+#: The quota admission plug-in uses the reason `Forbidden`; only this text distinguishes its errors.
 _QUOTA = "exceeded quota"
 _MAX_RETRY_AFTER_SECONDS = 3600.0
 #: The error for an HTTP code, if the status has no reason that we know. 400 and 413 mean that the request is invalid.
@@ -60,7 +60,7 @@ _ERROR_BY_CODE: dict[int, type[ApiError]] = {
 
 
 class Request(Struct, frozen=True):
-    """A request to an API server. The verb is that of RBAC rules."""
+    """A request to an API server. The verb is a verb of RBAC rules."""
 
     verb: str
     resource: str
@@ -89,7 +89,7 @@ class Request(Struct, frozen=True):
 
 
 def collection_path(resource: Resource, namespace: str = "") -> str:
-    """The path of all objects of a resource, in one namespace or in all."""
+    """The path of all objects of a resource, in one namespace or in all namespaces."""
     root = f"/apis/{resource.group}" if resource.group else "/api"
     inside = f"/namespaces/{_segment('namespace', namespace)}" if namespace and resource.namespaced else ""
     return f"{root}/{resource.version}{inside}/{resource.plural}"
@@ -103,7 +103,7 @@ def create_path(resource: Resource, namespace: str) -> str:
 
 
 def object_path(resource: Resource, key: Key, subresource: str = "") -> str:
-    """The path of one object, or of one of its subresources."""
+    """The path of one object, or of a subresource of the object."""
     path = f"{create_path(resource, key.namespace)}/{_segment('name', key.name)}"
     return f"{path}/{subresource}" if subresource else path
 
@@ -143,14 +143,6 @@ class _WithMetadata(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class DecodedPage(Struct, frozen=True):
-    """One page of a list: its objects, the version of the list, and the token for the next page."""
-
-    items: tuple[Any, ...]
-    version: str
-    continue_token: str
-
-
 @cache
 def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type_)
@@ -168,14 +160,14 @@ def decode_metadata(data: bytes | Raw) -> ObjectMeta:
 
 
 def decode_object(resource: Resource, data: bytes | Raw) -> Any:
-    """One object of the resource's type. Raises ApiError if the data is not one."""
+    """One object of the resource's type. Raises ApiError if the data is no such object."""
     if resource.type is dict:
         return _complete(resource, _decode(dict, data))
     return _decode(resource.type, data)
 
 
-def decode_page(resource: Resource, data: bytes) -> DecodedPage:
-    """One page of a list."""
+def decode_page(resource: Resource, data: bytes) -> tuple[ListPage, str]:
+    """One page of a list, and the token for the next page."""
     if resource.type is dict:
         listed = _decode(_List[Body], data)
         items = tuple([_complete(resource, body) for body in listed.items or ()])
@@ -186,7 +178,7 @@ def decode_page(resource: Resource, data: bytes) -> DecodedPage:
         except msgspec.ValidationError:
             listed = _decode(_List[Body], data)
             items = tuple([one for body in listed.items or () for one in _readable(resource, body)])
-    return DecodedPage(items, listed.metadata.resource_version, listed.metadata.continue_ or "")
+    return ListPage(items, listed.metadata.resource_version), listed.metadata.continue_ or ""
 
 
 def _readable(resource: Resource, body: Body) -> tuple[Any, ...]:
@@ -257,7 +249,7 @@ class ApiStatus(Struct, frozen=True):
 
 
 def decode_status(code: int, data: bytes) -> ApiStatus:
-    """The status in an answer. An answer without one, for example from a proxy, gets a status with its text."""
+    """The status in an answer. An answer without a status, for example from a proxy, gets a status with its text."""
     try:
         status: ApiStatus = _decoder(ApiStatus).decode(data)
     except msgspec.MsgspecError:

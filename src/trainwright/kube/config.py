@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainwright.errors import UsageError
-from trainwright.manifest.documents import Document
 from trainwright.manifest.documents import read as read_documents
 from trainwright.model.problem import nearest
 
@@ -79,7 +78,7 @@ class UserEntry(Struct, frozen=True, rename="kebab"):
 
 
 class ContextEntry(Struct, frozen=True):
-    """A context: a cluster, a user of it, and the default namespace."""
+    """A context: a cluster, a user of this cluster, and the default namespace."""
 
     cluster: str | None = None
     user: str | None = None
@@ -128,7 +127,7 @@ class Access(Struct, frozen=True):
     cluster: Located[ClusterEntry]
     user: Located[UserEntry]
     namespace: str = "default"
-    #: The URL of the proxy; empty if there is none.
+    #: The URL of the proxy; empty: no proxy is used.
     proxy: str = ""
     #: The source of the server's address, such as `context 'lab' of /home/me/.kube/config`; may be empty.
     origin: str = ""
@@ -137,7 +136,7 @@ class Access(Struct, frozen=True):
 def load(
     options: ConnectionOptions | None = None, environ: Mapping[str, str] | None = None, account: Path = SERVICE_ACCOUNT
 ) -> Access:
-    """Find the cluster and the user. Raises UsageError if there is none. `account` is the service account's folder."""
+    """Find the cluster and the user. Raises UsageError without a cluster. `account` is the service account's folder."""
     options, environ = options or ConnectionOptions(), os.environ if environ is None else environ
     if options.in_cluster:
         return _in_cluster(options, environ, account)
@@ -148,15 +147,12 @@ def load(
         return _access(options, environ, Located("--master", "", ClusterEntry()), Located("--master", "", UserEntry()))
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return _in_cluster(options, environ, account)
-    raise UsageError(
-        f"no cluster is known: there is no {_home(environ)}, KUBECONFIG {_kubeconfig_text(environ)}, and this is no pod"
-        " of a cluster; name a file with --kubeconfig"
-    )
-
-
-def _kubeconfig_text(environ: Mapping[str, str]) -> str:
     given = environ.get("KUBECONFIG", "")
-    return f"names no file that exists ({given})" if given else "is not set"
+    text = f"names no file that exists ({given})" if given else "is not set"
+    raise UsageError(
+        f"no cluster is known: there is no {_home(environ)}, KUBECONFIG {text}, and this is no pod of a cluster;"
+        " name a file with --kubeconfig"
+    )
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -234,7 +230,7 @@ def _access(
 
 
 def _server(given: str, cluster: Located[ClusterEntry]) -> str:
-    """The complete URL. Without a scheme it is https if the entry has TLS settings, as with kubectl."""
+    """The complete URL. A URL without a scheme gets https if the entry has TLS settings, as with kubectl."""
     value = cluster.value
     secure = value.certificate_authority or value.certificate_authority_data or value.insecure_skip_tls_verify
     url = given if "://" in given else f"{'https' if secure else 'http'}://{given}"
@@ -264,7 +260,7 @@ class _File(Struct, frozen=True, rename="kebab"):
 
 
 def read(paths: Iterable[Path]) -> Kubeconfig:
-    """Read and merge files. Raises UsageError or ManifestError, with file and field, if one cannot be read."""
+    """Read and merge files. Raises UsageError or ManifestError, with file and field, if a file cannot be read."""
     merged = Kubeconfig()
     for path in paths:
         one = _read(path)
@@ -287,14 +283,8 @@ def _read(path: Path) -> Kubeconfig:
     return Kubeconfig(
         (str(path),),
         content.current_context or "",
-        {
-            name: _with_full_paths(path, entry)
-            for name, entry in _entries(path, "cluster", content.clusters, ClusterEntry()).items()
-        },
-        {
-            name: _with_full_paths(path, entry)
-            for name, entry in _entries(path, "user", content.users, UserEntry()).items()
-        },
+        _entries(path, "cluster", content.clusters, ClusterEntry()),
+        _entries(path, "user", content.users, UserEntry()),
         _entries(path, "context", content.contexts, ContextEntry()),
     )
 
@@ -306,13 +296,10 @@ def _parse(file: str, data: bytes) -> _File:
     try:
         return msgspec.convert(document.body, _File)
     except msgspec.ValidationError as error:
-        raise _decode_error(document, str(error)) from None
-
-
-def _decode_error(document: Document, error: str) -> UsageError:
-    text, _, path = error.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    return UsageError(f"{document.file}:{document.line(path)}: {path or '(document)'}: {text[:1].lower()}{text[1:]}")
+        text, _, field = str(error).partition(" - at `$")
+        field = field.rstrip("`").lstrip(".")
+        where = f"{file}:{document.line(field)}: {field or '(document)'}"
+        raise UsageError(f"{where}: {text[:1].lower()}{text[1:]}") from None
 
 
 def _entries(path: Path, field: str, named: list[_Named] | None, default: T) -> dict[str, Located[T]]:
@@ -320,27 +307,27 @@ def _entries(path: Path, field: str, named: list[_Named] | None, default: T) -> 
     for index, one in enumerate(named or ()):
         if one.name in found:
             raise UsageError(f"{path}: {field}s[{index}].name: a second {field} is called {one.name!r}")
-        found[one.name] = Located(str(path), f"{field}s[{index}].{field}", getattr(one, field) or default)
+        value = _with_full_paths(path.parent, getattr(one, field) or default)
+        found[one.name] = Located(str(path), f"{field}s[{index}].{field}", value)
     return found
 
 
-def _with_full_paths(path: Path, entry: Located[Any]) -> Located[Any]:
+def _with_full_paths(folder: Path, value: Any) -> Any:
     """The entry with complete paths. The command of a plug-in without a slash stays: the system finds it in PATH."""
-    value = entry.value
     changes: dict[str, Any] = {
-        name: str(path.parent / given) for name in _PATH_FIELDS if (given := getattr(value, name, None))
+        name: str(folder / given) for name in _PATH_FIELDS if (given := getattr(value, name, None))
     }
     plugin = getattr(value, "exec", None)
     if plugin is not None and "/" in plugin.command:
-        changes["exec"] = replace(plugin, command=str(path.parent / plugin.command))
-    return replace(entry, value=replace(value, **changes))
+        changes["exec"] = replace(plugin, command=str(folder / plugin.command))
+    return replace(value, **changes)
 
 
 # -- proxies -----------------------------------------------------------------------------------------------------------
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str:
-    """The URL of the proxy for a server, from the environment; empty if there is none."""
+    """The URL of the proxy for a server, from the environment; empty: no proxy is used."""
     parts = urlsplit(server)
     proxy = _variable(environ, f"{parts.scheme}_proxy")
     if not proxy or _is_excluded(parts, _variable(environ, "no_proxy")):

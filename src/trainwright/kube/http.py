@@ -14,7 +14,7 @@ from random import random
 from socket import gaierror
 from ssl import SSLCertVerificationError, SSLError
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from aiohttp import (
     ClientConnectorCertificateError,
@@ -43,23 +43,56 @@ from trainwright.kube.session import ApiSession
 from trainwright.runtime.election import Elector
 
 T = TypeVar("T")
-#: Called after every attempt with the verb, the resource's id, the HTTP code (0: no answer) and the seconds it took.
+#: A function called after each attempt with verb, id of the resource, HTTP code (0: no answer) and seconds.
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
 _CONNECTION_ERRORS = (ClientError, TimeoutError, OSError)
 
 
-class RequestGate(Protocol):
-    """Decides when a request may be sent. It raises an ApiError if the request must not be sent."""
+class RateLimit:
+    """Allows `rate` requests per second, and `burst` requests at once after a pause. Requests keep their order."""
 
-    async def wait(self, is_write: bool) -> None:
-        """Wait until one request may be sent."""
-        ...
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, max(burst, 1)
+        self._next = 0.0
 
-    def check(self, is_write: bool) -> None:
-        """Check again immediately before the first byte: the process may have been suspended since `wait`."""
-        ...
+    async def wait(self) -> None:
+        """Wait until the next request may be sent."""
+        now = asyncio.get_running_loop().time()
+        self._next = max(self._next, now - (self._burst - 1) / self._rate)
+        wait, self._next = self._next - now, self._next + 1 / self._rate
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+
+class WriteFence:
+    """Allows a write only while the lease, if there is one, lasts longer than the request may take."""
+
+    def __init__(self, elector: Elector | None, timeout: float, limit: RateLimit | None = None) -> None:
+        self._elector, self._timeout, self._limit = elector, timeout, limit
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse every write from now on."""
+        self._closed = True
+
+    async def wait(self, *, is_write: bool) -> None:
+        """Wait for the rate limit first, then check the lease, because the lease must last from the time of sending."""
+        if self._limit is not None:
+            await self._limit.wait()
+        if is_write:
+            self.check()
+
+    def check(self) -> None:
+        """Raise UnavailableError if a write must not be sent now.
+
+        The client also calls this immediately before the first byte: the process may have been suspended since `wait`.
+        """
+        if self._closed:
+            raise UnavailableError("nothing is written: this operator is about to end")
+        if self._elector is not None and self._elector.left <= self._timeout:
+            raise UnavailableError("nothing is written: this operator's lease has ended or is about to end")
 
 
 class RequestPolicy(Struct, frozen=True):
@@ -74,34 +107,30 @@ class RequestPolicy(Struct, frozen=True):
 
 class _FailedAttempt(Struct, frozen=True):
     error: ApiError
-    #: A later attempt may succeed.
+    #: Whether a later attempt may succeed.
     temporary: bool = False
-    #: It is certain that the server did nothing.
+    #: Whether it is certain that the server did nothing.
     harmless: bool = False
     #: The credentials that the server rejected.
     rejected: AuthHeaders | None = None
 
 
 class HttpClient:
-    """Sends requests under one policy. Several clients can share a session: see `with_policy`."""
+    """Sends requests under one policy. Several clients can share a session."""
 
     def __init__(
         self,
         session: ApiSession,
         policy: RequestPolicy | None = None,
         *,
-        gate: RequestGate | None = None,
+        fence: WriteFence | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
         self.session, self.policy = session, policy or RequestPolicy()
-        self._gate, self._observer = gate, observer
+        self._fence, self._observer = fence, observer
         self._slots = asyncio.Semaphore(self.policy.max_concurrent)
         self._connect_seconds = min(_CONNECT_SECONDS, self.policy.timeout)
         self._timeout = ClientTimeout(total=self.policy.timeout, sock_connect=self._connect_seconds)
-
-    def with_policy(self, policy: RequestPolicy, *, gate: RequestGate | None = None) -> "HttpClient":
-        """A client with its own policy, gate and concurrency limit, on the same session."""
-        return HttpClient(self.session, policy, gate=gate, observer=self._observer)
 
     async def send(self, request: Request) -> bytes:
         """Send a request and return the body of the answer. Raises ApiError."""
@@ -145,9 +174,10 @@ class HttpClient:
     async def _attempt(self, request: Request) -> bytes | _FailedAttempt:
         async with self._slots:
             auth = await self._permitted(request)
+            check = self._fence.check if self._fence is not None and request.is_write else None
             began, code = perf_counter(), 0
             try:
-                async with self.session.send(request, auth, self._timeout, self._last_check(request)) as response:
+                async with self.session.send(request, auth, self._timeout, check) as response:
                     code = response.status
                     data = await response.read()
             except _CONNECTION_ERRORS as error:
@@ -159,7 +189,7 @@ class HttpClient:
     async def _attempt_stream(
         self, stack: AsyncExitStack, timeout: ClientTimeout, request: Request
     ) -> ClientResponse | _FailedAttempt:
-        """Open a stream. The stack closes it."""
+        """Open a stream. The exit stack closes it."""
         auth = await self._permitted(request)
         began, code = perf_counter(), 0
         try:
@@ -174,14 +204,11 @@ class HttpClient:
         return response if 200 <= code < 300 else _refused(request, response, data, auth)
 
     async def _permitted(self, request: Request) -> AuthHeaders:
-        """Get the credentials, then wait for the gate: nothing may delay a request after the gate."""
+        """Get the credentials, then wait for the fence: nothing may delay a request after the fence."""
         auth = await self.session.credentials.auth_headers()
-        if self._gate is not None:
-            await self._gate.wait(request.is_write)
+        if self._fence is not None:
+            await self._fence.wait(is_write=request.is_write)
         return auth
-
-    def _last_check(self, request: Request) -> Callable[[], None] | None:
-        return partial(self._gate.check, True) if self._gate is not None and request.is_write else None
 
     def _observe(self, request: Request, code: int, began: float) -> None:
         if self._observer is not None:
@@ -189,7 +216,7 @@ class HttpClient:
 
     def _no_answer(self, error: Exception) -> _FailedAttempt:
         """The failure of an attempt without an answer. If there was no connection, the server did nothing."""
-        if isinstance(error.__cause__, ApiError):  # the gate's last check raised it, and nothing was sent
+        if isinstance(error.__cause__, ApiError):  # the last check of the fence raised the cause; nothing was sent
             return _FailedAttempt(error.__cause__)
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         temporary = not isinstance(error, ClientConnectorCertificateError)
@@ -214,53 +241,6 @@ def _refused(request: Request, response: ClientResponse, data: bytes, auth: Auth
     return _FailedAttempt(error, temporary=busy or (code >= 500 and not final), harmless=busy)
 
 
-# -- gates -------------------------------------------------------------------------------------------------------------
-
-
-class RateLimit:
-    """A gate that allows `rate` requests per second, and `burst` at once after a pause. Requests keep their order."""
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, max(burst, 1)
-        self._next = 0.0
-
-    async def wait(self, is_write: bool) -> None:  # noqa: ARG002 - the signature of a gate
-        """Wait until the next request may be sent."""
-        now = asyncio.get_running_loop().time()
-        self._next = max(self._next, now - (self._burst - 1) / self._rate)
-        wait, self._next = self._next - now, self._next + 1 / self._rate
-        if wait > 0:
-            await asyncio.sleep(wait)
-
-    def check(self, is_write: bool) -> None:
-        """Always allow it: the request has waited already."""
-
-
-class WriteFence:
-    """A gate that allows a write only while the lease, if there is one, lasts longer than the request may take."""
-
-    def __init__(self, elector: Elector | None, timeout: float, limit: RateLimit | None = None) -> None:
-        self._elector, self._timeout, self._limit = elector, timeout, limit
-        self._closed = False
-
-    def close(self) -> None:
-        """Refuse every write from now on."""
-        self._closed = True
-
-    async def wait(self, is_write: bool) -> None:
-        """Wait for the rate limit first, then check the lease, because the lease must last from the time of sending."""
-        if self._limit is not None:
-            await self._limit.wait(is_write)
-        self.check(is_write)
-
-    def check(self, is_write: bool) -> None:
-        """Raise UnavailableError if a write must not be sent now."""
-        if is_write and self._closed:
-            raise UnavailableError("nothing is written: this operator is about to end")
-        if is_write and self._elector is not None and self._elector.left <= self._timeout:
-            raise UnavailableError("nothing is written: this operator's lease has ended or is about to end")
-
-
 # -- texts for connection errors ---------------------------------------------------------------------------------------
 
 _CHOOSE = "or choose another cluster with --kubeconfig or --context"
@@ -268,12 +248,12 @@ _NETWORK = "your VPN or firewall"
 
 
 def describe(error: Exception, seconds: float) -> str:
-    """Say what went wrong. `seconds` is how long the client waited for an answer."""
+    """Say what went wrong. The client waited `seconds` for an answer."""
     cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     match error, cause:
         case TimeoutError(), _:
             return f"none within {seconds:g} s"
-        case ClientHttpProxyError(), _:  # its own text contains the proxy's URL with the password
+        case ClientHttpProxyError(), _:  # the text of the error contains the proxy's URL with the password
             return f"the proxy says {error.status} {error.message}".rstrip()
         case ClientConnectorDNSError(), _:
             return f"the name {error.host} does not resolve ({_system_text(cause)})"

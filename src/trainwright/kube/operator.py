@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator: it runs the controller of `runtime` on a cluster, behind leader election, and serves health checks.
 
-It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all that
-it writes, waits for the lease, and then runs the controller. When it is asked to stop, it lets the current
+It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all
+fields that it writes, waits for the lease, and then runs the controller. When it is asked to stop, it lets the current
 reconciliations finish and gives the lease back.
 """
 
@@ -44,12 +44,12 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: Timeout of one request. The operator sends a write only if its lease lasts longer than this.
 _TIMEOUT_SECONDS = 5.0
-#: How long a request of the controller is retried. It is short, because a waiting request blocks a worker; the
-#: controller reconciles the job again anyway.
+#: Seconds for which a request of the controller is retried. The time is short, because a waiting request blocks a
+#: worker, and the controller reconciles the job again anyway.
 _RETRY_SECONDS = 2.0
-#: Pause between attempts to reach the API server at the start; it doubles.
+#: The pause between attempts to reach the API server at the start doubles from the first to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 15.0
-#: At the end, current reconciliations may write for this long.
+#: When the operator stops, current reconciliations may write for this many seconds.
 _DRAIN_SECONDS = 3.0
 #: A leader that keeps an expired lease for this long is stuck, and its health check fails.
 _STUCK_SECONDS = 20.0
@@ -64,8 +64,8 @@ class HealthAddresses(Struct, frozen=True):
     probes: str = ""
 
 
-class OperatorOptions(Struct, frozen=True, kw_only=True):
-    """The options of the operator. Times are in seconds."""
+class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
+    """The settings of the controller, and the options of the operator around it. Times are in seconds."""
 
     lease: Key
     identity: str
@@ -73,18 +73,12 @@ class OperatorOptions(Struct, frozen=True, kw_only=True):
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
     retry_period: float = 2.0
-    kinds: frozenset[str] | None = None
-    namespace: str = ""
-    resync: float = 15.0
-    workers: int = 16
     #: Requests per second; 0 means no limit.
     qps: float = 0.0
     burst: int = 0
     addresses: HealthAddresses = HealthAddresses()
-    #: How long to wait at the start for an API server that does not answer; 0 means for ever.
+    #: Seconds to wait at the start for an API server that does not answer; 0 means for ever.
     connect_timeout: float = 0.0
-    child_events: bool = False
-    #: Time between two searches for children whose job is gone; 0 means no search.
     orphan_period: float = 300.0
     site: Site = Site()
 
@@ -113,9 +107,10 @@ class _Operator:
         self._server = session.server
         self._clock = WallClock()
         self._telemetry = Telemetry()
-        http = HttpClient(session, RequestPolicy(timeout=_TIMEOUT_SECONDS), observer=self._telemetry.called)
-        #: For the start and for the lease: without the fence, and with few retries, because the callers repeat.
-        self._unfenced = KubeCluster(http.with_policy(RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)))
+        self._kinds = [kind for kind in KINDS if options.kinds is None or kind.singular in options.kinds]
+        #: The client for the start and the lease: without the fence, and with few retries, because its callers repeat.
+        policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)
+        self._unfenced = KubeCluster(HttpClient(session, policy, observer=self._telemetry.called))
         lease = LeaseConfig(
             key=options.lease,
             identity=options.identity,
@@ -127,27 +122,27 @@ class _Operator:
         limit = RateLimit(options.qps, options.burst or int(options.qps)) if options.qps else None
         self._fence = WriteFence(self._elector, _TIMEOUT_SECONDS, limit)
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=_RETRY_SECONDS)
-        self._cluster = KubeCluster(http.with_policy(policy, gate=self._fence))
+        self._cluster = KubeCluster(HttpClient(session, policy, fence=self._fence, observer=self._telemetry.called))
         self._controller: Controller | None = None
-        #: Why the operator cannot work yet; empty once it can.
+        #: Why the operator cannot work yet; empty once it can work.
         self._not_prepared = "it has just been started"
         self._is_ending = False
 
     async def run(self) -> None:
         options = self._options
         about = {"version": __version__, "server": self._server, "namespace": options.namespace or "all"}
-        kinds = ",".join(kind.singular for kind in self._kinds())
+        kinds = ",".join(kind.singular for kind in self._kinds)
         _LOG.info(
             LogMessage("the operator starts", **about, kinds=kinds, lease=options.lease, identity=options.identity)
         )
-        async with serve_health(options.addresses, HealthSources(self._healthy, self._ready, self._telemetry.expose)):
+        async with serve_health(options.addresses, self._healthy, self._ready, self._telemetry.expose):
             controller = self._controller = await self._prepare()
             await (self._elector.lead(lambda: self._work(controller)) if self._elector else self._work(controller))
         # Without leader election, `_work` ends only if it is cancelled.
         raise EngineError("the lease is lost: another operator leads now, or the API server was away for too long")
 
     async def wind_down(self) -> None:
-        """Start no reconciliation; wait for the current ones, then at least for the requests that are sent."""
+        """Start no reconciliation; wait for current reconciliations, then at least for the requests that are sent."""
         _LOG.info(LogMessage("the operator ends"))
         self._is_ending = True
         controller = self._controller
@@ -193,21 +188,12 @@ class _Operator:
 
     async def _new_controller(self) -> Controller:
         options = self._options
-        kinds = self._kinds()
-        for kind in kinds:
+        for kind in self._kinds:
             await check_definition(self._unfenced, kind)
-        pod_groups = await installed_pod_groups(self._unfenced, kinds, options.namespace)
+        pod_groups = await installed_pod_groups(self._unfenced, self._kinds, options.namespace)
         gang_apis = frozenset(resource.api_version for resource in pod_groups)
-        check_gang_scheduler(kinds, options.site.gang_scheduler, gang_apis)
-        settings = ControllerSettings(
-            extras=pod_groups,
-            kinds=options.kinds,
-            namespace=options.namespace,
-            resync=options.resync,
-            workers=options.workers,
-            child_events=options.child_events,
-            sweep=options.orphan_period,
-        )
+        check_gang_scheduler(self._kinds, options.site.gang_scheduler, gang_apis)
+        settings = replace(options, extras=pod_groups)
         site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
         registry = Etcd(site.elastic_server) if site.elastic_server else None
         return Controller(self._cluster, self._clock, lambda _job: site, settings, self._telemetry, registry)
@@ -221,10 +207,6 @@ class _Operator:
             raise group.exceptions[0] from None
         finally:
             self._telemetry.leads = False
-
-    def _kinds(self) -> list[Kind]:
-        wanted = self._options.kinds
-        return [kind for kind in KINDS if wanted is None or kind.singular in wanted]
 
 
 # -- checks at the start -----------------------------------------------------------------------------------------------
@@ -266,75 +248,54 @@ def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Colle
 
 # -- health checks and metrics -----------------------------------------------------------------------------------------
 
-#: Returns the problem; empty means that there is none.
+#: Returns the problem; an empty text means that there is no problem.
 HealthCheck = Callable[[], str]
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 _METRICS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
-class HealthSources(Struct, frozen=True):
-    """The functions behind `/healthz`, `/readyz` and `/metrics`."""
-
-    healthy: HealthCheck
-    ready: HealthCheck
-    metrics: Callable[[], str]
-
-
 @asynccontextmanager
-async def serve_health(addresses: HealthAddresses, sources: HealthSources) -> AsyncIterator[None]:
-    """Serve health checks and metrics until the end of the block.
+async def serve_health(
+    addresses: HealthAddresses, healthy: HealthCheck, ready: HealthCheck, metrics: Callable[[], str]
+) -> AsyncIterator[None]:
+    """Serve `/healthz`, `/readyz` and `/metrics` until the end of the block.
 
     The server runs in the event loop of the controller: if the loop is stuck, a probe gets no answer and fails.
     """
+
+    async def measured(_: web.Request) -> web.Response:
+        return web.Response(text=metrics(), headers=_METRICS_HEADERS)
+
+    numbers, probes = {"/metrics": measured}, {"/healthz": _probe(healthy), "/readyz": _probe(ready)}
+    handlers: dict[str, dict[str, _Handler]] = {}
+    for address in (addresses.everything, addresses.metrics):
+        handlers.setdefault(address, {}).update(numbers)
+    for address in (addresses.everything, addresses.probes):
+        handlers.setdefault(address, {}).update(probes)
     async with AsyncExitStack() as stack:
-        for address, routes in _routes(addresses, sources).items():
-            await stack.enter_async_context(_serve(address, routes))
+        for address, routes in handlers.items():
+            if address not in ("", "0"):
+                await _serve(address, routes, stack)
         yield
 
 
-def _routes(addresses: HealthAddresses, sources: HealthSources) -> dict[str, dict[str, _Handler]]:
-    """The handlers by address and path."""
-    probes = {"/healthz": _probe(sources.healthy), "/readyz": _probe(sources.ready)}
-    metrics = {"/metrics": _metrics(sources.metrics)}
-    found: dict[str, dict[str, _Handler]] = {}
-    for address, routes in (
-        (addresses.everything, probes | metrics),
-        (addresses.metrics, metrics),
-        (addresses.probes, probes),
-    ):
-        if address not in ("", "0"):
-            found.setdefault(address, {}).update(routes)
-    return found
-
-
-@asynccontextmanager
-async def _serve(address: str, routes: dict[str, _Handler]) -> AsyncIterator[None]:
+async def _serve(address: str, routes: dict[str, _Handler], stack: AsyncExitStack) -> None:
     app = web.Application()
     app.add_routes([web.get(path, handler) for path, handler in routes.items()])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    host, port = split_address(address)
     try:
-        host, port = split_address(address)
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from None
-        yield
-    finally:
-        await runner.cleanup()
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from None
 
 
 def _probe(check: HealthCheck) -> _Handler:
     async def answer(_: web.Request) -> web.Response:
         problem = check()
         return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
-
-    return answer
-
-
-def _metrics(metrics: Callable[[], str]) -> _Handler:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=metrics(), headers=_METRICS_HEADERS)
 
     return answer
 

@@ -23,12 +23,12 @@ from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, UserEntry
 from trainwright.runtime.ports import Clock, WallClock
 
-#: API servers close a connection that is idle for 90 s. We close it earlier.
+#: Seconds after which we close an idle connection. API servers close a connection that is idle for 90 s.
 _IDLE_SECONDS = 60.0
 #: TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of probes.
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _READ_BUFFER_BYTES = 1 << 18
-#: No other request takes this long, so only watches still use the old connections then. Watches start again.
+#: Seconds after which old connections are closed. Only watches take longer than this, and watches start again.
 _RETIRE_SECONDS = 60.0
 _CLOSE_MILLISECONDS = 250
 
@@ -52,9 +52,9 @@ class ApiSession:
     def send(
         self, request: Request, auth: AuthHeaders, timeout: ClientTimeout, check: Callable[[], None] | None = None
     ) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send one request. It follows no redirect, because a redirect could carry our token to another server.
+        """Send one request. No redirect is followed, because a redirect could carry our token to another server.
 
-        The session calls `check` immediately before it sends the first byte. If `check` raises, it sends nothing.
+        The session calls `check` immediately before it sends the first byte. If `check` raises, nothing is sent.
         """
         data = _CheckedBody(request.body, check) if request.body is not None and check is not None else request.body
         url = URL(f"{self.server}{request.path}", encoded=True)
@@ -64,7 +64,7 @@ class ApiSession:
         )
 
     async def reload(self) -> None:
-        """Read the credentials again, because their files were replaced. The next request uses the new ones."""
+        """Read the credentials again, because their files were replaced. The next request uses the new credentials."""
         self.credentials.rejected(await self.credentials.auth_headers())
 
     async def close(self) -> None:
@@ -99,12 +99,12 @@ class ApiSession:
     def _new_session(self, auth: AuthHeaders) -> ClientSession:
         secure = self.server.startswith("https:")
         context = ssl_context(self._access.cluster, self._access.user, auth.key_pair) if secure else True
-        # `http` limits the number of concurrent requests. Watches and logs are not part of that limit.
+        # `http` limits the number of concurrent requests. The limit does not apply to watches and logs.
         connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE_SECONDS, socket_factory=self._new_socket)
         session = ClientSession(
             connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_READ_BUFFER_BYTES
         )
-        # aiohttp would repeat some requests, deletions included, without asking the request gate again.
+        # aiohttp would repeat some requests, deletions included, without calling `check` again.
         session._retry_connection = False
         return session
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A survey of a cluster before an install: our CRDs, other controllers of the same kinds, and the jobs that exist.
 
-It only reads, with the rights of the caller. What the caller may not read becomes part of the report and is never an
+The survey only reads, with the rights of the caller. The report names what the caller may not read; that is never an
 error. No object proves which program manages a kind, so the survey reports each sign of a controller with its details.
 """
 
@@ -22,33 +22,36 @@ from trainwright.model.job import Body
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import ADOPT, Key
 from trainwright.model.units import parse_time
-from trainwright.runtime.ports import DEFINITIONS, Resource, Selection
+from trainwright.runtime.ports import DEFINITIONS, EVERYTHING, LEASES, Resource, Selection
 
 _OUR_LABEL = ("app.kubernetes.io/name", "trainwright")
 _WRITE_VERBS = {"update", "patch", "*"}
 #: The holder of a lease is alive if it renewed the lease within this time.
 _LEASE_FRESHNESS = timedelta(minutes=5)
 _RBAC, _HOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
-_DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
-_ROLES = (
-    Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
-    Resource(_RBAC, "v1", "roles", "Role"),
-)
-_BINDINGS = (
-    Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
-)
-_WEBHOOKS = (
-    Resource(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False),
-    Resource(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False),
-)
-_LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+#: The resource for each field of `ControllerObjects`.
+_SOURCES = {
+    "deployments": [Resource("apps", "v1", "deployments", "Deployment")],
+    "roles": [
+        Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+        Resource(_RBAC, "v1", "roles", "Role"),
+    ],
+    "bindings": [
+        Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+        Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
+    ],
+    "webhooks": [
+        Resource(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False),
+        Resource(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False),
+    ],
+    "leases": [LEASES.whole()],
+}
 
 
 class ControllerSign(Struct, frozen=True, rename="camel"):
     """An object that is a sign of another controller."""
 
-    #: `Deployment kubeflow/training-operator`
+    #: Kind, namespace and name, such as `Deployment kubeflow/training-operator`.
     object: str
     kinds: tuple[str, ...]
     detail: str
@@ -83,7 +86,7 @@ class KindSurvey(Struct, frozen=True, rename="camel"):
 
     kind: str
     definition: InstalledCrd
-    #: None if the caller may not read them.
+    #: The numbers of jobs; None if the caller may not read jobs.
     jobs: JobCounts | None
 
 
@@ -109,13 +112,10 @@ async def survey(cluster: KubeCluster, server: str, namespace: str, kinds: Seque
     """Survey the cluster. The survey reads only `namespace` where the caller may not read all namespaces."""
     reader = _Reader(cluster, namespace)
     surveys = [await _survey_kind(reader, kind) for kind in kinds]
-    objects = ControllerObjects(
-        deployments=await reader.every(_DEPLOYMENTS),
-        roles=[one for resource in _ROLES for one in await reader.every(resource)],
-        bindings=[one for resource in _BINDINGS for one in await reader.every(resource)],
-        webhooks=[one for resource in _WEBHOOKS for one in await reader.every(resource)],
-        leases=await reader.every(_LEASES),
-    )
+    found: dict[str, list[Body]] = {}
+    for name, resources in _SOURCES.items():
+        found[name] = [one for resource in resources for one in await reader.readable(resource) or ()]
+    objects = ControllerObjects(**found)
     controllers = other_controllers(kinds, objects, now)
     operators = (*own_operators(objects.deployments), *held_leases(objects.leases, objects.deployments, now))
     return Survey(server, tuple(surveys), controllers, operators, tuple(dict.fromkeys(reader.forbidden)))
@@ -130,7 +130,7 @@ class _Reader:
         self.forbidden: list[str] = []
 
     async def definition(self, kind: Kind) -> Body | None:
-        """The whole CRD with its managedFields; None if there is none. Raises ForbiddenError."""
+        """The whole CRD with its managedFields; None if it is not installed. Raises ForbiddenError."""
         key = Key("", f"{kind.plural}.{kind.group}")
         try:
             data = await self._cluster.http.send(
@@ -144,30 +144,21 @@ class _Reader:
         body: Body = msgspec.json.decode(data)
         return body
 
-    async def every(self, resource: Resource) -> Sequence[Body]:
-        """As `readable`, but empty if the caller may not read any objects."""
-        return await self.readable(resource) or ()
-
     async def readable(self, resource: Resource) -> Sequence[Body] | None:
-        """All objects, or those of one namespace if the caller may read only these; None if it may read none."""
-        try:
-            return (await self._cluster.list(resource)).items
-        except NotFoundError:
-            return ()
-        except ForbiddenError:
-            request = f"list {resource.id}"
-        if not resource.namespaced:
-            self.forbidden.append(request)
-            return None
-        try:
-            found = (await self._cluster.list(resource, Selection(namespace=self._namespace))).items
-        except NotFoundError:
-            return ()
-        except ForbiddenError:
-            self.forbidden.append(request)
-            return None
-        self.forbidden.append(f"{request} in all namespaces: only {self._namespace} was read")
-        return found
+        """All objects, or the objects of one namespace if the caller may read no others; None if it may read none."""
+        request, one_namespace = f"list {resource.id}", Selection(namespace=self._namespace)
+        for scope in (EVERYTHING, one_namespace) if resource.namespaced else (EVERYTHING,):
+            try:
+                found = (await self._cluster.list(resource, scope)).items
+            except NotFoundError:
+                return ()
+            except ForbiddenError:
+                continue
+            if scope is one_namespace:
+                self.forbidden.append(f"{request} in all namespaces: only {self._namespace} was read")
+            return found
+        self.forbidden.append(request)
+        return None
 
 
 async def _survey_kind(reader: _Reader, kind: Kind) -> KindSurvey:
@@ -187,7 +178,7 @@ async def _survey_kind(reader: _Reader, kind: Kind) -> KindSurvey:
 
 
 def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
-    """Count the jobs, and the unfinished ones by manager."""
+    """Count the jobs, and the unfinished jobs by manager."""
     by_manager: Counter[str] = Counter()
     foreign, running = [], 0
     for body in bodies:
@@ -199,14 +190,9 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
         running += kind.phase_of(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
-        by_manager[_manager(job.foreign, job.ledger.phase, managed=not job.unmanaged)] += 1
+        manager = job.foreign or ("nobody yet" if job.ledger.phase is Phase.NEW else "trainwright")
+        by_manager["the manager that their manifest names" if job.unmanaged else manager] += 1
     return JobCounts(len(bodies), by_manager.total(), running, dict(sorted(by_manager.items())), tuple(sorted(foreign)))
-
-
-def _manager(foreign: str, phase: Phase, *, managed: bool) -> str:
-    if not managed:
-        return "the manager that their manifest names"
-    return foreign or ("nobody yet" if phase is Phase.NEW else "trainwright")
 
 
 # -- signs of other controllers ----------------------------------------------------------------------------------------
@@ -248,10 +234,10 @@ def _deployments(
     for one in deployments:
         if _is_ours(one):
             continue
-        text = " ".join((one["metadata"]["name"], *_images(one), *_commands(one))).lower()
+        commands = [word for each in _pod(one).get("containers") or () for word in each.get("command") or ()]
+        text = " ".join((one["metadata"]["name"], *_images(one), *commands)).lower()
         named = [kind.name for kind in kinds if any(word in text for word in kind.controller_names)]
-        account = (one["metadata"].get("namespace", ""), _pod(one).get("serviceAccountName") or "default")
-        names = tuple(dict.fromkeys((*named, *accounts.get(account, ()))))
+        names = tuple(dict.fromkeys((*named, *accounts.get(_account(one), ()))))
         if names:
             replicas = (one.get("spec") or {}).get("replicas", 1)
             detail = f"{', '.join(_images(one))}, {replicas} replica{'s' * (replicas != 1)}"
@@ -260,7 +246,7 @@ def _deployments(
 
 
 def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The service accounts that may write the status of our kinds, which only controllers need, with these kinds.
+    """The service accounts that may write the status of our kinds, each with these kinds. Only controllers need that.
 
     Wildcard groups do not count, because administrators have them.
     """
@@ -293,9 +279,7 @@ def _unused_accounts(
     accounts: dict[tuple[str, str], tuple[str, ...]], deployments: Iterable[Body]
 ) -> list[ControllerSign]:
     """The accounts with such rights that no Deployment uses: the controller may run elsewhere, or be gone."""
-    used = {
-        (one["metadata"].get("namespace", ""), _pod(one).get("serviceAccountName") or "default") for one in deployments
-    }
+    used = {_account(one) for one in deployments}
     text = "may write the status of these jobs; no Deployment uses it"
     return [
         ControllerSign(f"ServiceAccount {namespace}/{name}", names, text, active=False)
@@ -358,12 +342,12 @@ def _pod(deployment: Body) -> Body:
     return found
 
 
+def _account(deployment: Body) -> tuple[str, str]:
+    return deployment["metadata"].get("namespace", ""), _pod(deployment).get("serviceAccountName") or "default"
+
+
 def _images(deployment: Body) -> list[str]:
     return [str(one.get("image") or "") for one in _pod(deployment).get("containers") or ()]
-
-
-def _commands(deployment: Body) -> list[str]:
-    return [word for one in _pod(deployment).get("containers") or () for word in one.get("command") or ()]
 
 
 # -- decisions for the user --------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserves an address and ports for each pod name, at the first use; they are kept over restarts of the pod.
+"""Reserves an address and ports for each pod name, at the first use; the name keeps them when its pod is replaced.
 
 The controller calls `with_reservations` before it reconciles a job whose names do not resolve (process runtime). The
 store calls `admit` to write the address into each new pod. Both use the same name, so a pod listens where its peers
-connect. One Address object stores the reservations of a job, which owns it, so they are released with the job.
+connect. One Address object stores the reservations of a job. The job owns it, so they are released with the job.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ class OwnerReservations:
 class Addresses:
     """All reservations of this engine. `host_pool` has the addresses of pods with host network.
 
-    Each of these pods has its own address, too, since some programs count hosts. In the process runtime all pods use
-    the host network, and there is no such pool.
+    Each pod with host network has its own address, too, since some programs count hosts. In the process runtime all
+    pods use the host network, and there is no `host_pool`.
     """
 
     def __init__(self, store: Store, pool: AddressPool, ports: PortPool, host_pool: AddressPool | None = None) -> None:
@@ -68,7 +68,7 @@ class Addresses:
         self._store.admit(PODS, self.admit)
 
     def admit(self, before: Body | None, body: Body) -> Body:
-        """Add the address to a new pod, unless the pod already has one."""
+        """Add the address to a new pod, unless the pod already has an address."""
         meta = body["metadata"]
         annotations = meta.get("annotations") or {}
         if before is not None or ADDRESS in annotations:
@@ -78,9 +78,8 @@ class Addresses:
         return {**body, "metadata": {**meta, "annotations": {**annotations, ADDRESS: host}}}
 
     def _reserve(self, meta: Body, pool: AddressPool | None) -> str:
-        """Reserve an address for the controller of the pod, or for the pod itself if it has none."""
-        if self._watch_pending:
-            self._release_deleted()
+        """Reserve an address for the controller of the pod, or for the pod itself if it has no controller."""
+        self._release_deleted()
         owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
         owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         # An earlier pod with this name may have an address of the other pool, if its job was edited.
@@ -94,8 +93,7 @@ class Addresses:
 
     def reserve(self, job: Job, endpoints: tuple[Endpoints, ...]) -> Reserved:
         """The host and the ports of each of these replicas. NotFoundError: the job does not exist any longer."""
-        if self._watch_pending:
-            self._release_deleted()
+        self._release_deleted()
         requested, known = self._reserved.get(job.uid, ((), None))
         if known is not None and requested == endpoints:
             return known
@@ -153,7 +151,7 @@ class Addresses:
     # -- storing --------------------------------------------------------------------------------------------------
 
     def _schedule_flush(self, reservations: OwnerReservations) -> None:
-        """Write later, so that many reservations are one write. Only a later engine reads it."""
+        """Write later, so that many reservations are one write. Only a later engine reads the stored object."""
         if not self._unwritten:
             # Without a running event loop the caller must call `flush`.
             with suppress(RuntimeError):
@@ -169,22 +167,21 @@ class Addresses:
     def _write(self, reservations: OwnerReservations) -> None:
         spec, reservations.unwritten = reservations.unwritten, {}
         if reservations.stored:
-            # If it was deleted with its owner, the watch reports that.
+            # If the Address object was deleted with its owner, the watch reports that.
             with suppress(NotFoundError):
                 self._store.patch(ADDRESSES, reservations.key, {"spec": spec})
             return
         reservations.stored = True
-        meta = {
-            "name": reservations.key.name,
-            "namespace": reservations.key.namespace,
-            "ownerReferences": [reservations.owner],
-        }
+        key, owners = reservations.key, [reservations.owner]
+        meta = {"name": key.name, "namespace": key.namespace, "ownerReferences": owners}
         self._store.create(ADDRESSES, {"metadata": meta, "spec": spec})
 
     # -- releasing ------------------------------------------------------------------------------------------------
 
     def _release_deleted(self) -> None:
-        """Release the reservations of deleted owners."""
+        """Release the reservations of deleted owners, if the watch has news."""
+        if not self._watch_pending:
+            return
         try:
             while changes := self._watch.take():
                 for change in changes:
@@ -222,11 +219,8 @@ class Addresses:
         """Load the reservations that an earlier engine has stored."""
         meta, spec = body["metadata"], body.get("spec") or {}
         reservations = OwnerReservations(Key(meta["namespace"], meta["name"]), _owner_of(body))
-        reservations.stored, reservations.hosts, reservations.ports = (
-            True,
-            dict(spec.get("hosts") or {}),
-            dict(spec.get("ports") or {}),
-        )
+        reservations.stored = True
+        reservations.hosts, reservations.ports = dict(spec.get("hosts") or {}), dict(spec.get("ports") or {})
         self._owners[reservations.owner["uid"]] = reservations
         for name, host in reservations.hosts.items():
             self._hosts[reservations.key.namespace, name] = host, reservations.owner["uid"]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node agent in a process of its own: `python -m trainwright.local.agent_main CONFIG`, an `AgentConfig` as JSON.
 
-Standard input is a JSON object with variables for all containers. They may be secrets, which must not be in a command
-line. The engine starts one such process per node for `--nodes N`. The agent uses the store through the engine's socket
-and ends with the engine; its supervisor ends with the agent, so killing the agent is like the death of a node. Notices
-are lines on stdout. The agent sends heartbeats: the engine kills one that does not.
+Standard input is a JSON object with variables for all containers. Their values may be secrets, which must not be in a
+command line. The engine starts one such process per node for `--nodes N`. The agent uses the store through the engine's
+socket and ends with the engine; its supervisor ends with the agent, so killing the agent is like the death of a node.
+Notices are lines on stdout. The agent sends heartbeats: the engine kills an agent that does not.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def serve(config: AgentConfig) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connect(Path(config.socket)))
         link = await SupervisorLink.begin(config.settings.supervisor(config.leases))
         if config.leases is not None:
-            os.close(config.leases)  # the supervisor has it now
+            os.close(config.leases)  # the supervisor has the descriptor now
         for notice in link.ready.result()["notices"]:
             _print_notice(notice)
         agent = Agent(cluster, link, WallClock(), config.settings, _print_notice)
@@ -65,7 +65,7 @@ async def serve(config: AgentConfig) -> None:
             "pid": os.getpid(),
             "supervisor": link.process.pid,
         }
-        await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before it has pods
+        await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before the node has pods
         interval = SilenceLimits.of(config.settings.node_grace).interval
         background = [
             asyncio.create_task(_wait_engine_gone(reader, ended)),
@@ -105,7 +105,7 @@ async def _wait_engine_gone(reader: asyncio.StreamReader, ended: "asyncio.Future
 async def _send_heartbeats(engine: RemoteCluster, heartbeat: HeartbeatRequest, interval: float) -> None:
     """Send heartbeats to the engine, on a connection that no other request can block.
 
-    Each heartbeat waits for the answer to the one before, so that they do not pile up while the engine is stopped.
+    Each heartbeat waits for the answer to the previous heartbeat, so that none pile up while the engine is stopped.
     """
     while True:
         await asyncio.sleep(interval)

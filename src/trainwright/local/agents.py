@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node agents in their own processes, for `--nodes N` and `--revive`; each process runs `agent_main`.
 
-In the sandbox the nodes share one network. A separate process holds it, so that no node's death ends it. An agent that
-does not answer is killed. However an agent ends, its node counts as lost only when none of its pods' processes runs.
+In the sandbox the nodes share one network. A separate process holds it, so that the network outlives each node. An
+agent that does not answer is killed. However an agent ends, its node is lost only when no process of its pods runs.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -30,13 +30,13 @@ from trainwright.node.supervisor import launch
 from trainwright.node.watchdog import Watchdog, described, hold, see_out, unkillable
 from trainwright.runtime.ports import NODES, Clock, Cluster
 
-#: Seconds for an agent or the network to start, and for the processes of killed nodes to end.
+#: Seconds that an agent or the network may take to start, and the processes of killed nodes to end.
 _TIMEOUT_SECONDS = 30.0
-#: Seconds, after the grace period, until agents that have not ended are killed.
+#: Seconds after the grace period until agents that have not ended are killed.
 _STOP_TIMEOUT_SECONDS = 5.0
 #: Seconds between two checks whether a node is ready.
 _READY_POLL_SECONDS = 0.02
-#: Seconds for the network holder to end.
+#: Seconds that the network holder may take to end.
 _HOLDER_TIMEOUT_SECONDS = 5.0
 
 
@@ -99,7 +99,7 @@ class AgentProcesses:
         """Start the network that all nodes share, if there is a subnet. Raises EngineError."""
         if not subnet:
             return
-        self._holder = await _start_python("trainwright.node.supervisor.holder", subnet, stdin=PIPE)
+        self._holder = await _start_python("trainwright.node.supervisor.outside", subnet)
         assert self._holder.stdout is not None  # noqa: S101 - it is a pipe
         line = await asyncio.wait_for(self._holder.stdout.readline(), _TIMEOUT_SECONDS)
         if not line:
@@ -130,7 +130,7 @@ class AgentProcesses:
         config = AgentConfig(str(self._settings.folder / SOCKET), replace(node, env={}), leases=channel.theirs.fileno())
         text = msgspec.json.encode(config).decode()
         fds = (channel.theirs.fileno(), *self._namespaces.values())
-        process = await _start_python("trainwright.local.agent_main", text, stdin=PIPE, pass_fds=fds)
+        process = await _start_python("trainwright.local.agent_main", text, fds)
         channel.handed()
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         process.stdin.write(msgspec.json.encode(node.env))
@@ -140,38 +140,27 @@ class AgentProcesses:
     async def _ready(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _TIMEOUT_SECONDS
-        while not await self._registered(name):
+        while True:
+            with suppress(ApiError):
+                if (await self._cluster.get(NODES, Key("", name))).ready:
+                    return
             if self._agents[name].process.returncode is not None or loop.time() > deadline:
                 raise EngineError(f"the agent of {name} did not start")
             await asyncio.sleep(_READY_POLL_SECONDS)
 
-    async def _registered(self, name: str) -> bool:
-        try:
-            node = await self._cluster.get(NODES, Key("", name))
-        except ApiError:
-            return False
-        return bool(node.ready)
-
     async def _run_node(self, node: AgentSettings) -> None:
-        """Follow a node's agent, and start a new one after its end if the settings say so."""
+        """Follow a node's agent, and start a new agent after its end if the settings say so."""
         while True:
             await self._follow_agent(self._agents[node.node])
-            if await self._stopped_within(self._settings.revive):
+            if self._settings.revive is None:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._settings.revive)
                 return
             self._settings.notify(f"{node.node} is started again")
             self._agents[node.node] = agent = await self._launch(node)
             if self._stopping.is_set():
-                agent.kill()  # It started after `stop` had ended the others.
-
-    async def _stopped_within(self, wait: float | None) -> bool:
-        """Whether `stop` is called within that time in seconds; None: the node is not started again in any case."""
-        if wait is None:
-            return True
-        try:
-            await asyncio.wait_for(self._stopping.wait(), wait)
-        except TimeoutError:
-            return False
-        return True
+                agent.kill()  # The agent started after `stop` had ended the others.
 
     async def _follow_agent(self, agent: AgentProcess) -> None:
         """Forward an agent's notices and kill it if it does not answer. When it has ended, mark its node as lost."""
@@ -202,18 +191,15 @@ class AgentProcesses:
             for agent in alive:
                 if agent.process.returncode is None:
                     agent.kill()
-        await self._wait_watchers()
-        await self._release()
-
-    async def _wait_watchers(self) -> None:
-        """Wait until all processes of pods have ended, but not without limit: some processes cannot be killed."""
         if self._watchers:
+            # Wait until all processes of pods have ended, but not without limit: some processes cannot be killed.
             _, late = await asyncio.wait(self._watchers, timeout=_TIMEOUT_SECONDS)
             for task in late:
                 task.cancel()
             await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._release_network()
 
-    async def _release(self) -> None:
+    async def _release_network(self) -> None:
         for namespace in self._namespaces.values():
             os.close(namespace)
         self._namespaces = {}
@@ -223,7 +209,7 @@ class AgentProcesses:
             try:
                 await asyncio.wait_for(self._holder.wait(), _HOLDER_TIMEOUT_SECONDS)
             except TimeoutError:
-                self._holder.kill()  # It is stopped; `NodePool.stop` removes its network rules.
+                self._holder.kill()  # The holder has not ended in time; `NodePool.stop` removes its network rules.
                 await self._holder.wait()
 
 
@@ -235,17 +221,10 @@ def _exit_text(code: int) -> str:
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
-async def _start_python(module: str, argument: str, *, stdin: int = DEVNULL, pass_fds: tuple[int, ...] = ()) -> Process:
-    """Start a module with our Python in a new session, so that Ctrl-C for the engine does not reach it."""
-    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(Path(trainwright.__file__).parents[1])}
+async def _start_python(module: str, argument: str, pass_fds: tuple[int, ...] = ()) -> Process:
+    """Start a module with our Python in a new session, so that Ctrl-C for the engine does not reach the new process."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(trainwright.__file__).parents[1])}
+    words = (sys.executable, "-m", module, argument)
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        module,
-        argument,
-        stdin=stdin,
-        stdout=PIPE,
-        pass_fds=pass_fds,
-        start_new_session=True,
-        env=environment,
+        *words, stdin=PIPE, stdout=PIPE, pass_fds=pass_fds, start_new_session=True, env=environment
     )

@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store as a `Cluster`, for the controller, the scheduler and the agents of this process.
 
-Only a watch waits: the next write to its resource wakes it.
+Only a watch waits: the next write to its resource wakes the watch.
 """
 
-from asyncio import Future, get_running_loop
+from asyncio import Event
 from collections.abc import AsyncGenerator
-from functools import partial
 from typing import Any
 
-from trainwright.local.storage.metadata import key_of
 from trainwright.local.storage.store import Store
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import EVERYTHING, PODS, ListPage, Propagation, Resource, Selection, WatchEvent
-
-
-def _wake(waiting: Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
 
 
 class LocalCluster:
@@ -34,32 +27,32 @@ class LocalCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The events after that version, in batches; without a version, the existing objects first."""
+        """The events after the version `since`, in batches; without a version, the existing objects first."""
         watch = self.store.watch(resource, scope, since)
-        loop = get_running_loop()
+        more = Event()
         try:
             while True:
                 while batch := watch.take():
                     yield batch
-                more: Future[None] = loop.create_future()
-                watch.wait(partial(_wake, more))
-                await more
+                more.clear()
+                watch.wait(more.set)
+                await more.wait()
         finally:
             watch.close()
 
     async def get(self, resource: Resource, key: Key) -> Any:
         """One object."""
-        return self._decoded(resource, self.store.get(resource, key))
+        return self.store.view(resource, self.store.get(resource, key))
 
     async def create(self, resource: Resource, body: Body) -> Any:
         """Create an object."""
-        return self._decoded(resource, self.store.create(resource, body))
+        return self.store.view(resource, self.store.create(resource, body))
 
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
         """Merge-patch an object, or its status alone."""
-        return self._decoded(resource, self.store.patch(resource, key, body, uid=uid, version=version, status=status))
+        return self.store.view(resource, self.store.patch(resource, key, body, uid=uid, version=version, status=status))
 
     async def delete(
         self,
@@ -70,13 +63,10 @@ class LocalCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object; returns it if a grace period or a finalizer keeps it."""
+        """Delete an object; returns the object if a grace period or a finalizer keeps it."""
         remaining = self.store.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
-        return None if remaining is None else self._decoded(resource, remaining)
+        return None if remaining is None else self.store.view(resource, remaining)
 
     async def bind(self, key: Key, node: str, *, uid: str = "", version: str = "") -> Any:
         """Put a pod on a node, as the binding subresource of an API server does."""
-        return self._decoded(PODS, self.store.bind(key, node, uid=uid, version=version))
-
-    def _decoded(self, resource: Resource, body: Body) -> Any:
-        return body if resource.type is dict else self.store.view(resource, key_of(body), body)
+        return self.store.view(PODS, self.store.bind(key, node, uid=uid, version=version))

@@ -42,8 +42,6 @@ _LINGER_SECONDS = 5.0
 _QUARANTINE_SECONDS = 10.0
 _SIZING = SizingRules(patience=3.0, cooldown=5.0)
 _DEVICES = DeviceRules(grace=5.0)
-#: Seconds until changed counts are written: a write is cheap here, and a person may be watching.
-_COUNT_DELAY_SECONDS = 1.0
 #: Seconds for running reconciliations to finish when the controller is stopped.
 _DRAIN_SECONDS = 2.0
 
@@ -59,23 +57,16 @@ class Engine:
         self._nodes = NodePool(self.cluster, self._clock, settings)
         self._contexts = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        #: `sandbox` or `process`, and the reason for the choice; `start` sets both.
+        self.runtime, self.choice = settings.runtime, ""
         #: Set when a part of the engine has failed. A caller that waits for a job must wait for this, too.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def runtime(self) -> str:
-        """`sandbox` or `process`."""
-        return self._nodes.runtime
-
-    @property
-    def choice(self) -> str:
-        """The reason for that runtime, as a sentence."""
-        return self._nodes.choice
 
     async def start(self) -> None:
         """Start all parts and return when all nodes are ready. Raises EngineError."""
         admission.install(self.store)
         await self._nodes.prepare()
+        self.runtime, self.choice = self._nodes.runtime, self._nodes.choice
         pool, host_network_pool = self._address_pools()
         addresses = Addresses(self.store, pool, PortPool(ranges(), start=os.getpid()), host_network_pool)
         addresses.install()
@@ -86,12 +77,14 @@ class Engine:
         await self._contexts.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._nodes.start()
         site = self._site()
-        settings = runtime.ControllerSettings(resync=self._settings.resync, count_delay=_COUNT_DELAY_SECONDS)
+        settings = runtime.ControllerSettings(
+            resync=self._settings.resync, count_delay=runtime.EMBEDDED_COUNT_DELAY_SECONDS
+        )
         registry = self._settings.registry
         site_for = (lambda _job: site) if site.names_resolve else partial(addresses.with_reservations, site)
         self._controller = Controller(self.cluster, self._clock, site_for, settings, registry=registry)
         self._controller_task = self._start_task(self._controller.run())
-        self._start_task(Scheduler(self.cluster, self.store.bind, self._clock, self._nodes.devices).run())
+        self._start_task(Scheduler(self.cluster, self._clock, self._nodes.devices).run())
         self._start_task(ForeignProcessWatch(self._nodes.devices, self._settings.notify).run())
         if self._settings.revive is None:
             self._start_task(self._watch_nodes())
@@ -132,7 +125,7 @@ class Engine:
             devices=_DEVICES,
             sizing=_SIZING,
             elastic_server=self._settings.elastic_server,
-            names_resolve=self._nodes.runtime == "sandbox",
+            names_resolve=self.runtime == "sandbox",
             host_ports=_host_ports(),
         )
 

@@ -32,7 +32,7 @@ from trainwright.runtime.ports import Clock, Cluster
 if TYPE_CHECKING:
     from trainwright.local.agents import AgentProcesses
 
-#: Seconds, after the grace period, for a supervisor to end its pods.
+#: Seconds after the grace period that a supervisor may take to end its pods.
 _STOP_TIMEOUT_SECONDS = 3.0
 
 
@@ -56,7 +56,7 @@ class NodePool:
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Choose the runtime: the sandbox if it works here, unless the settings name another. Raises EngineError."""
+        """Choose the runtime: the sandbox if it works here, unless the settings name a runtime. Raises EngineError."""
         if self._settings.runtime == "process":
             await self._use_runtime("process", PLAIN)
             return
@@ -73,9 +73,8 @@ class NodePool:
         self._leases.close()
         subnet, network = "", None
         if runtime == "sandbox":
-            subnet_lease = lease()
-            self._leases.callback(subnet_lease.close)
-            subnet, network = subnet_lease.subnet, {"subnet": subnet_lease.subnet, "holder": None}
+            subnet = self._leases.enter_context(closing(lease())).subnet
+            network = {"subnet": subnet, "holder": None}
         self._nodes = [replace(node, runtime=runtime, network=network) for node in self._nodes]
         if len(self._nodes) == 1 and self._settings.revive is None:
             channel = self.devices.channel(self._nodes[0].node)
@@ -111,18 +110,14 @@ class NodePool:
             await self._link.close()
         if self._agent_processes is not None:
             await self._agent_processes.stop(grace)
-        if self.runtime == "sandbox" and self._may_leave_rules():
+        # A killed supervisor or network holder may have left network rules on this machine.
+        killed = self._link is not None and (self._link.process.returncode or 0) < 0
+        if self.runtime == "sandbox" and (killed or self._agent_processes is not None):
             from trainwright.node.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
 
             await asyncio.to_thread(tidy)
         self.devices.close()
         self._leases.close()
-
-    def _may_leave_rules(self) -> bool:
-        """Whether a killed supervisor or network holder may have left network rules on this machine."""
-        if self._agent_processes is not None:
-            return True
-        return self._link is not None and (self._link.process.returncode or 0) < 0
 
     async def _stop_agent(self, agent: Agent, grace: float) -> None:
         """Stop the agent. If its supervisor does not answer in time, kill the supervisor with all pods."""

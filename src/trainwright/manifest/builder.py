@@ -19,7 +19,7 @@ from trainwright.errors import ManifestError
 
 #: Maximum size of a file in bytes: twice the limit of an API server. A job has a few kilobytes.
 LARGEST = 3 * 1024 * 1024
-#: libyaml compares each %TAG line with all previous ones, so a large number of them would be slow.
+#: Maximum number of directives: libyaml compares each %TAG line with all previous lines, so more would be slow.
 _MAX_DIRECTIVES = 16
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -51,13 +51,8 @@ def decoded(file: str, data: bytes) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise MalformedError(
-            file, f"not UTF-8 text (byte 0x{data[error.start]:02x}); is this a manifest?", line
-        ) from None
-    return _checked(file, text)
-
-
-def _checked(file: str, text: str) -> str:
+        what = f"not UTF-8 text (byte 0x{data[error.start]:02x}); is this a manifest?"
+        raise MalformedError(file, what, line) from None
     if (found := _UNPRINTABLE.search(text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
         column = found.start() - text.rfind("\n", 0, found.start())
@@ -70,7 +65,7 @@ def _checked(file: str, text: str) -> str:
 
 #: Maximum nesting of values.
 DEEPEST = 64
-#: Maximum number of duplicate keys in one file that are reported. The reader stops at the next one.
+#: Maximum number of duplicate keys in one file that are reported. The reader stops at the next duplicate key.
 _MAX_REPEATED = 100
 #: Maximum number of values in one file. An alias counts as many values as its anchor contains.
 MOST = 50_000
@@ -181,16 +176,14 @@ class Builder:
             self.fail(event.start_mark, str(error))
         if key in marks:
             both = f"on lines {marks[key][0]} and {_line(event)}"
-            self._repeat(event.start_mark, f"key {key[:60]!r} is given twice, {both}")
+            what = f"key {key[:60]!r} is given twice, {both}"
+            if len(self.repeated) == _MAX_REPEATED:
+                self.fail(event.start_mark, what)
+            self.repeated.append((event.start_mark, what))
         return key
 
-    def _repeat(self, mark: Any, what: str) -> None:
-        if len(self.repeated) == _MAX_REPEATED:
-            self.fail(mark, what)
-        self.repeated.append((mark, what))
-
     def _sources(self, node: Node, event: Event) -> list[Node]:
-        """The mappings from which `<<` takes keys. If several have a key, the first one wins."""
+        """The mappings from which `<<` takes keys. If several mappings have a key, the first mapping wins."""
         value, (_, marks) = node
         sources = list(zip(value, marks, strict=True)) if isinstance(value, list) else [node]
         if not all(isinstance(source, dict) for source, _ in sources):

@@ -22,7 +22,7 @@ class Document(Struct, frozen=True):
     number: int
     body: dict[str, Any]
     mark: Mark
-    #: The errors for its duplicate keys. `read` raises them; with `examine` the last value of such a key counts.
+    #: The errors for duplicate keys in this object. `read` raises them; with `examine` the last value counts.
     repeated: tuple[MalformedError, ...] = ()
 
     def line(self, path: str) -> int | None:
@@ -47,12 +47,12 @@ def read(file: str, text: bytes) -> tuple[Document, ...]:
 
 
 def errors_of(part: Document | MalformedError) -> tuple[MalformedError, ...]:
-    """Why a part that `examine` yields is not a manifest; empty if it is one."""
+    """Why a part that `examine` yields is not a manifest; empty if it is a manifest."""
     return part.repeated if isinstance(part, Document) else (part,)
 
 
 def examine(file: str, text: bytes) -> Iterator[Document | MalformedError]:
-    """All parts of a file in the order of their lines: its documents, and an error for each part that is not one.
+    """All parts of a file in the order of their lines: documents, and an error for each part that is not a document.
 
     The reader cannot continue after text that is not YAML, so the error for it is the last part.
     """

@@ -29,14 +29,14 @@ class CauseKind(StrEnum):
 
     COMPLETED = "Completed"  # every container ended with 0; used by policies that restart after success
     EXIT = "Exit"  # a container ended with another code or by a signal
-    EVICTED = "Evicted"  # the kubelet evicted it because of its own resource use
-    DISRUPTED = "Disrupted"  # preempted, drained or evicted for reasons outside the pod
+    EVICTED = "Evicted"  # the kubelet evicted the pod because of the pod's own resource use
+    DISRUPTED = "Disrupted"  # the pod was preempted, drained or evicted for reasons outside the pod
     DELETED = "Deleted"  # another client deleted the pod
-    NODE_LOST = "NodeLost"  # its node is gone or has not been ready for too long
-    DEVICE = "DeviceFailed"  # GPUs of its node have failed, or fewer are left than it holds
-    CREATE_ERROR = "CreateError"  # its containers cannot be created: image, configuration
-    IN_PLACE = "InPlace"  # not an end: restarts by the kubelet inside a pod that was later replaced
-    REJECTED = "Rejected"  # the node did not admit it, or it failed without a container status
+    NODE_LOST = "NodeLost"  # the pod's node is gone or has not been ready for too long
+    DEVICE = "DeviceFailed"  # GPUs of the pod's node have failed, or fewer are left than the job's pods hold
+    CREATE_ERROR = "CreateError"  # the pod's containers cannot be created: image, configuration
+    IN_PLACE = "InPlace"  # not an end: the kubelet restarted containers inside a pod that was later replaced
+    REJECTED = "Rejected"  # the node did not admit the pod, or the pod failed without a container status
 
 
 #: Reasons of containers whose program never ran.
@@ -64,7 +64,7 @@ class Cause(Wire, frozen=True, gc=False):
 
     why: CauseKind
     code: int | UnsetType = UNSET
-    #: The signal that ended it; 0: none did. Unset: only the exit code is known.
+    #: The signal that ended the container; 0: no signal did. Unset: only the exit code is known.
     signal: int | UnsetType = UNSET
     reason: str = ""
     message: str = ""
@@ -95,7 +95,7 @@ class Cause(Wire, frozen=True, gc=False):
         return f"{text} ({detail})" if detail else text
 
     def _exit(self) -> str:
-        """Describe how a container ended, with no more than is known. A kubelet reports only the exit code."""
+        """Describe how a container ended. A signal that is not known is left out: kubelets report only exit codes."""
         code = self.code if isinstance(self.code, int) else 0
         if not self.started:
             return f"could not be started (exit code {code}, {self.reason})"

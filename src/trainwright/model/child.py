@@ -28,8 +28,8 @@ class Waiting(Wire, frozen=True, gc=False):
 
     reason: str = ""
     message: str = ""
-    #: ConfigMaps that do not exist or lack a key. Only the message contains their names, so they are read from it once,
-    #: when the status is decoded.
+    #: ConfigMaps that do not exist or lack a key. Only the message contains their names, so the names are read from the
+    #: message once, when the status is decoded.
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class ContainerStatus(Wire, frozen=True, gc=False):
     ready: bool = False
     restart_count: int = 0
     state: ContainerState | None = None
-    #: The state before its kubelet last restarted it.
+    #: The state of the container before the kubelet last restarted it.
     last_state: ContainerState | None = None
 
 
@@ -130,7 +130,7 @@ class ConfigMap(Wire, frozen=True, gc=False):
 
 
 class GroupStatus(Wire, frozen=True, gc=False):
-    """The phase of a pod group, if its scheduler writes one."""
+    """The phase of a pod group, if its scheduler writes a phase."""
 
     phase: str = ""
 
@@ -193,7 +193,7 @@ class Node(Wire, frozen=True, gc=True, dict=True):
 
     @cached_property
     def is_healthy(self) -> bool:
-        """Whether the node is ready, with no unusual condition and no taint. Cached: most nodes stay so for days."""
+        """Whether the node is ready, with no unusual condition and no taint. Cached: most nodes stay healthy."""
         told = {condition.type: condition.status for condition in self.status.conditions or ()}
         well = told.pop("Ready", "") == "True" and all(told[word] == "False" for word in told)
         return well and told.keys() <= _STANDARD_CONDITIONS and not self.spec.taints
@@ -210,7 +210,7 @@ class Event(Wire, frozen=True, gc=False):
 
 
 class LeaseSpec(Wire, frozen=True, gc=False):
-    """The holder of a lease, since when, and for how long."""
+    """The holder of a lease, the times of its acquisition and renewal, and the duration."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -227,14 +227,14 @@ class Lease(Wire, frozen=True, gc=False):
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """A child that could not be created: the API server's answer, and when the engine may retry."""
+    """A child that could not be created: the API server's answer, and the time from which the engine may retry."""
 
     name: str
     reason: str
     message: str
     retry_at: datetime | None = None
     kind: str = "Pod"
-    #: Since when it has been refused.
+    #: The time of the first refusal.
     since: datetime | None = None
     #: A quota is used up, so similar objects would be refused too.
     quota: bool = False
@@ -243,8 +243,8 @@ class Refusal(Struct, frozen=True, gc=False):
 class Observed(Struct, frozen=True, gc=False):
     """Everything that exists for one job.
 
-    `nodes` is None if nodes are not known; then no node is judged. A removed node stays in it, as not ready since its
-    removal, while pods are on it.
+    `nodes` is None if nodes are not known; then no node is judged. A removed node stays in `nodes`, as not ready since
+    its removal, while pods are on it.
     """
 
     pods: tuple[Pod, ...] = ()

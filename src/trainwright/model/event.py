@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events as values: what happened, and to which object. Each kind turns them into its own text.
 
-`str(event)` is the text for kinds without their own. No code parses these texts.
+`str(event)` is the text for kinds that have no text of their own. No code parses these texts.
 """
 
 from enum import StrEnum
@@ -27,7 +27,7 @@ class EventReason(StrEnum):
     FAILED = "Failed"
     REFUSED = "FailedCreate"  # the reason that Kubernetes' own controllers use
     UNFIT = "Invalid"
-    STUCK = "FailedSync"  # the next action is refused, and the status cannot show it
+    STUCK = "FailedSync"  # the API server refuses the next action, and the status cannot show that
     CREATED = "SuccessfulCreate"  # a child was created; only reported on request
     DELETED = "SuccessfulDelete"
     EXITED = "ExitedWithCode"
@@ -74,7 +74,7 @@ class JobEnded(Struct, frozen=True, gc=False):
 
 
 class Restarting(Struct, frozen=True, gc=False):
-    """Pods are replaced after this failure. None: they had completed, and the policy restarts after success."""
+    """Pods are replaced after this failure. None: the pods had completed, and the policy restarts after success."""
 
     failure: Failure | None = None
     event_reason: ClassVar = EventReason.RESTARTING
@@ -117,7 +117,7 @@ class ChildEvent(Struct, frozen=True, gc=False):
 
     @property
     def warning(self) -> bool:
-        """Whether it was refused."""
+        """Whether the child was refused."""
         return self.event_reason is EventReason.REFUSED
 
     def __str__(self) -> str:
@@ -163,14 +163,14 @@ class Notice(Struct, frozen=True, gc=False):
     message: str
     reason: str = ""
     warning: bool = True
-    #: Sent at most once per job: all operators use the same event name, so the server refuses a second one.
+    #: Sent at most once per job: all operators use the same event name, so the server refuses a second event.
     once: bool = False
 
     def __str__(self) -> str:
         return brief(self.message)
 
 
-#: Each has an `event_reason`, and a `warning` that says whether something is wrong.
+#: Each event has an `event_reason`, and a `warning` that says whether something is wrong.
 JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | PodWaiting | Notice
 
 
@@ -180,7 +180,7 @@ class Emit(Struct, frozen=True, gc=False):
     event_reason: EventReason
     message: str
     warning: bool = False
-    #: The kind's own reason, and its own component name, if it has them.
+    #: The kind's own reason and component name; empty: use ours.
     reason: str = ""
     source: str = ""
     once: bool = False
@@ -196,11 +196,6 @@ def default_emit(event: JobEvent, source: str = "") -> Emit:
 def with_child_kind(event: ChildEvent, source: str) -> Emit:
     """Return a child's event as Kubernetes' own controllers write it: the reason contains the kind."""
     kind = event.kind if event.kind == "PodGroup" else event.kind.lower()
-    match event.event_reason:
-        case EventReason.CREATED:
-            message = f"Created {kind}: {event.name}"
-        case EventReason.DELETED:
-            message = f"Deleted {kind}: {event.name}"
-        case _:
-            message = f"Error creating: {event}"
+    done = {EventReason.CREATED: "Created", EventReason.DELETED: "Deleted"}.get(event.event_reason)
+    message = f"{done} {kind}: {event.name}" if done else f"Error creating: {event}"
     return Emit(event.event_reason, message, event.warning, f"{event.event_reason}{event.kind}", source)

@@ -43,7 +43,7 @@ class CleanPods(StrEnum):
 
 
 class Since(StrEnum):
-    """From when a deadline counts."""
+    """The moment from which a deadline counts."""
 
     STARTED = "Started"
     RUNNING = "Running"
@@ -53,7 +53,7 @@ class Restart(Struct, frozen=True, gc=False):
     """When a replica of a role is restarted."""
 
     causes: frozenset[CauseKind] = frozenset()
-    #: Exit codes that are restarted, as inclusive ranges; None: any.
+    #: Exit codes after which a replica is restarted, as inclusive ranges; None: after any code.
     codes: tuple[tuple[int, int], ...] | None = None
     #: Causes that do not use the budget.
     free: frozenset[CauseKind] = frozenset()
@@ -63,7 +63,7 @@ class Restart(Struct, frozen=True, gc=False):
     scope: RestartScope = RestartScope.POD
     #: A restart counts on every role that it restarts, not only on the role that caused it.
     shared: bool = False
-    #: If exit codes decide: also restart after the failure of a container that is not a main container.
+    #: If exit codes decide: whether a failure of a container that is not a main container also causes a restart.
     retries_other_containers: bool = True
 
     def answers(self, why: CauseKind) -> bool:
@@ -114,10 +114,10 @@ class Role(Struct, frozen=True, dict=True):
     patience: float | None = None
     #: A pod whose containers cannot be created is replaced from time to time, as `Site.creating` says.
     recreates_pods: bool = False
-    #: Each replica has a service with its own name.
+    #: Whether each replica has a service with the replica's name.
     service: bool = False
-    #: The ConfigMap that its containers wait for. It is an extra of one attempt of the whole job, and is deleted before
-    #: pods of the next attempt are created. A container that waits for it has no creation error.
+    #: The ConfigMap that containers of this role wait for. It is an extra of one attempt of the whole job, deleted
+    #: before pods of the next attempt are created. A container that waits for it has no creation error.
     gate: str = ""
     #: Number of consecutive ports for each replica, where replicas share a machine's ports: if `uses_host_ports` is
     #: set, or if pods have no network of their own.
@@ -131,20 +131,14 @@ class Role(Struct, frozen=True, dict=True):
 
     @property
     def records_size(self) -> bool:
-        """Whether the ledger stores the size, because pods know it."""
+        """Whether the ledger stores the size, because pods hold it in their environment."""
         return self.resize is not None or bool(self.size_key)
 
     @property
     def barrier_scope(self) -> RestartScope:
-        """Whose pods start together: none of a new attempt is created while a pod of an old attempt still runs."""
-        scopes = (self.restart.scope, self.resize)
-        return (
-            RestartScope.JOB
-            if RestartScope.JOB in scopes
-            else RestartScope.ROLE
-            if RestartScope.ROLE in scopes
-            else RestartScope.POD
-        )
+        """Whose pods start together: no pod of a new attempt is created while a pod of an old attempt still runs."""
+        widest_first = (RestartScope.JOB, RestartScope.ROLE)
+        return next((one for one in widest_first if one in (self.restart.scope, self.resize)), RestartScope.POD)
 
     @cached_property
     def extended_resources(self) -> Mapping[str, int]:
@@ -173,12 +167,12 @@ class CleanUp(Struct, frozen=True, gc=False):
     succeeded: CleanPods = CleanPods.NONE
     failed: CleanPods = CleanPods.NONE
     ended: CleanPods = CleanPods.NONE
-    #: None: as after any failure.
+    #: Which pods are deleted after a lost node; None: as after any failure.
     lost: CleanPods | None = None
 
 
 class Deadline(Struct, frozen=True, gc=False):
-    """How long a job may take, and from when."""
+    """How many seconds a job may take, and from which moment they count."""
 
     seconds: float
     since: Since = Since.STARTED
@@ -231,14 +225,14 @@ class Gang(Struct, frozen=True, gc=False):
     admitting_phases: frozenset[str] = frozenset()
     #: Fields of the group's spec that are set at creation; others may change them afterwards.
     create_only_fields: frozenset[str] = frozenset()
-    #: Gangs to use if this one is not installed, best first.
+    #: Gangs to use if this gang's API is not installed, best first.
     alternatives: tuple["Gang", ...] = ()
     #: The scheduler name for pods; empty: the kind sets it.
     scheduler: str = ""
     #: The value of the operator's gang option that selects this gang, if a kind leaves the choice to the operator; `*`:
     #: any value that selects no other gang.
     word: str = ""
-    #: The job requests a gang itself. Otherwise it is one only if the operator has a gang scheduler.
+    #: The job requests a gang itself. Otherwise the job is a gang only if the operator has a gang scheduler.
     asked: bool = True
 
     def wanted(self, site: Site) -> bool:
@@ -246,7 +240,7 @@ class Gang(Struct, frozen=True, gc=False):
         return self.asked or bool(self.word and site.gang_scheduler)
 
     def at(self, site: Site) -> "Gang | None":
-        """Return the gang to use at this site, if one is wanted and installed."""
+        """Return the gang to use at this site, if a gang is wanted and its API is installed."""
         choices = self.choices(site.gang_scheduler) if self.wanted(site) else ()
         return next((one for one in choices if one.api in site.gangs), None)
 
@@ -256,12 +250,12 @@ class Gang(Struct, frozen=True, gc=False):
         return selected_gangs(every, word) if self.word else every
 
     def scheduler_at(self, site: Site) -> str:
-        """Return the name of its scheduler at this site."""
+        """Return the name of the gang's scheduler at this site."""
         return site.gang_scheduler if self.word == "*" and site.gang_scheduler else self.scheduler
 
 
 def selected_gangs(gangs: tuple[Gang, ...], word: str) -> tuple[Gang, ...]:
-    """Return the gangs that the operator's option selects; all without the option."""
+    """Return the gangs that the operator's option selects; without the option, all gangs."""
     if not word:
         return gangs
     named = word.lower() if any(one.word == word.lower() for one in gangs) else "*"
@@ -289,7 +283,7 @@ class Dialect(Protocol):
         ...
 
     def extras(self, job: "Job", observed: Observed, site: Site) -> tuple[Body, ...]:
-        """Return the objects of the whole job that should exist now. After the job has ended, only those that stay.
+        """Return the objects of the whole job that should exist now. After the job has ended, only objects that stay.
 
         For a job with a gate, `observed` holds only pods of the current attempt that are not being deleted.
         """
@@ -317,11 +311,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     ledger: Ledger = Ledger()
     #: The job object is being deleted.
     deleting: bool = False
-    #: Why the manifest cannot be run; empty: it can.
+    #: Why the manifest cannot be run; empty: it can be run.
     invalid: str = ""
     #: The stored ledger cannot be read, so nothing is changed.
     unreadable: bool = False
-    #: Another controller manages it: nothing is changed or reported.
+    #: Another controller manages the job: nothing is changed or reported.
     unmanaged: bool = False
     #: The writer of this unfinished job's status, which holds no ledger of ours. Unless children of ours exist, nothing
     #: is changed, and an event says so.
@@ -335,12 +329,12 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def has_gate(self) -> bool:
-        """Whether a role has a gate. This and the next three are cached, because every pass reads them."""
+        """Whether a role has a gate. This and the next three properties are cached, because every pass reads them."""
         return any(role.gate for role in self.roles)
 
     @cached_property
     def has_ports(self) -> bool:
-        """Whether a role needs ports of its own."""
+        """Whether a role needs ports of a machine for its replicas."""
         return any(role.ports for role in self.roles)
 
     @cached_property
@@ -352,6 +346,11 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def has_autosized_role(self) -> bool:
         """Whether a role is sized automatically."""
         return any(role.is_autosized for role in self.roles)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The number of replicas by role. Cached, because every pod may contain these numbers."""
+        return MappingProxyType({role.name: role.replicas for role in self.roles})
 
     @property
     def world(self) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The durable state of a job: `status.trainwright`, one closed schema that all kinds share.
 
-Everything that must survive a kill is here or on a child object. `core` reads the stored ledger and returns the next;
-the engines write it. Sets of replicas are stored as short texts (`model.units`), so the size stays bounded.
+Everything that must survive a kill is here or on a child object. `core` reads the stored ledger and returns the next
+ledger; the engines write it. Sets of replicas are stored as short texts (`model.units`), so the size stays bounded.
 """
 
 from datetime import datetime
@@ -16,9 +16,9 @@ from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.meta import Wire
 from trainwright.model.rule import Result
 
-#: How many of the latest failures are kept in full.
+#: The number of latest failures that are kept in full.
 KEPT_FAILURES = 8
-#: How many nodes the quarantine list holds.
+#: Maximum number of nodes in the quarantine list.
 KEPT_NODES = 64
 #: Longest text in a ledger, in characters, except messages of causes.
 LONGEST_TEXT = 4096
@@ -74,7 +74,7 @@ class SizeCap(Wire, frozen=True, gc=False):
     #: Largest size for now; -1: the wanted size.
     most: int = -1
     why: Text = ""
-    #: The role grew then; otherwise it shrank.
+    #: Whether the role grew at that time; otherwise it shrank.
     grew: bool = False
     #: How often in a row a search for nodes failed, or a larger size did not last.
     tries: int = 0
@@ -85,7 +85,7 @@ class PendingRestart(Wire, frozen=True, gc=False):
 
     cause: CauseKind
     indexes: Indexes
-    #: One restart of all these replicas, complete with the first new pod; otherwise one restart for each.
+    #: One restart of all these replicas, complete with the first new pod; otherwise one restart for each replica.
     together: bool = False
 
 
@@ -98,25 +98,25 @@ class RoleLedger(Wire, frozen=True, gc=False):
     restarts: dict[str, int] = field(default_factory=dict)
     succeeded: Indexes = ""
     failed: Indexes = ""
-    #: Replicas 0 to reached-1 have existed; if one of them is missing, it was deleted.
+    #: Replicas 0 to reached-1 have existed; if the pod of one of them is missing, it was deleted.
     reached: int = 0
     holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
-    #: The size that the pods of this epoch know; -1: none.
+    #: The size that the pods of this epoch know; -1: no size is stored.
     size: int = -1
-    #: Replicas whose containers cannot be created, and since when, in roles that replace such pods.
+    #: Replicas whose containers cannot be created, each with the start of that period, in roles that replace such pods.
     stuck: Annotated[tuple[StuckPeriod, ...], Limits(max_length=64)] = ()
     ceiling: SizeCap | None = None
-    #: Restarts charged to each replica, if replicas have their own budget. After the end of the job only those of the
-    #: replica whose failure decided it.
+    #: Restarts charged to each replica, if replicas have their own budget. After the end of the job: only the charges
+    #: of the replica whose failure decided the outcome.
     charged: Row = ""
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
-    #: The part of `restarts`, by cause, that is not shown: no pod was created for them, or another role shows them.
+    #: The part of `restarts`, by cause, that is not shown: restarts without a new pod, or that another role shows.
     hidden: dict[str, int] = field(default_factory=dict)
     #: Restarts by the kubelet that are not in `restarts`: of replaced pods, and of all pods after the job's end.
     inside: int = 0
 
     def made(self, free: frozenset[CauseKind] = frozenset()) -> int:
-        """Return the restarts that have happened, without those for `free` causes. This is the number that is shown."""
+        """Return the number of restarts that have happened, as it is shown; restarts for `free` causes do not count."""
         kept = [cause for cause in self.restarts if cause not in free]
         return sum(self.restarts[cause] - self.hidden.get(cause, 0) for cause in kept)
 
@@ -173,7 +173,7 @@ class Ledger(Wire, frozen=True, gc=False):
     roles: Annotated[tuple[RoleLedger, ...], Limits(max_length=64)] = ()
     outcome: Outcome | None = None
     times: Times = Times()
-    #: How often the job was resumed. After the first time, resume settings apply.
+    #: How often the job was resumed. After the first resume, resume settings apply.
     resumes: int = 0
     failures: Annotated[tuple[Failure, ...], Limits(max_length=KEPT_FAILURES)] = ()
     #: First assigned ports by replica name; stored before the first pod that uses them.

@@ -11,11 +11,11 @@ JOB_UID = f"{PREFIX}/job-uid"
 ROLE = f"{PREFIX}/role"
 INDEX = f"{PREFIX}/index"
 ATTEMPT = f"{PREFIX}/attempt"
-#: Value of the attempt label of a spare: not a replica, but a pod that reserves a node for one.
+#: Value of the attempt label of a spare: not a replica, but a pod that reserves a node for a replica.
 SPARE = "spare"
 #: Annotation on pods of the embedded engine: the address that was reserved for their name.
 ADDRESS = f"{PREFIX}/address"
-#: Prefix of the ids of containers that our own supervisor runs. It reports their end exactly.
+#: Prefix of the ids of containers that our own supervisor runs. The supervisor reports exit codes and signals exactly.
 CONTAINER_SCHEME = "trainwright://"
 #: Annotation on pods of the embedded engine: their devices, as JSON (ids by resource name).
 DEVICES = f"{PREFIX}/devices"
@@ -25,7 +25,7 @@ DIGEST = f"{PREFIX}/digest"
 WORLD = f"{PREFIX}/world"
 #: Annotation on a gate: a hash of each pod's address, in the order of roles and indexes.
 ADDRESS_HASHES = f"{PREFIX}/places"
-#: Annotation on a job: `true` hands it over to us although another controller wrote its status.
+#: Annotation on a job: `true` hands the job over to us although another controller wrote its status.
 ADOPT = f"{PREFIX}/adopt"
 
 

@@ -21,13 +21,13 @@ from trainwright.model.units import Time
 class State(StrEnum):
     """The state of a replica."""
 
-    WAITING = "Waiting"  # no pod of its current attempt
-    STARTING = "Starting"  # its pod does not run yet
+    WAITING = "Waiting"  # no pod of the replica's current attempt exists
+    STARTING = "Starting"  # the replica's pod does not run yet
     RUNNING = "Running"
-    STOPPING = "Stopping"  # another client is deleting its pod; a new one follows
+    STOPPING = "Stopping"  # another client is deleting the replica's pod; a new pod follows
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-    LOST = "Lost"  # its node is lost
+    LOST = "Lost"  # the replica's node or GPUs have failed, or its pod has a new address
 
 
 class ReplicaState(Struct, frozen=True, gc=False):
@@ -38,9 +38,9 @@ class ReplicaState(Struct, frozen=True, gc=False):
     state: State
     pod: Pod | None = None
     cause: Cause | None = None
-    #: It has ended and is not restarted.
+    #: The replica has ended and is not restarted.
     final: bool = False
-    #: The pod of an older attempt, while it exists.
+    #: The pod of an older attempt, while that pod exists.
     old: Pod | None = None
 
 
@@ -53,7 +53,7 @@ class RoleState(Struct, frozen=True, gc=False):
 
     @property
     def all_running(self) -> bool:
-        """Whether every replica runs. Most passes need no more than this."""
+        """Whether every replica runs. Most passes need to know only this."""
         return self.running == len(self.replicas)
 
     def count(self, *states: State) -> int:
@@ -75,7 +75,7 @@ class Status(Struct, frozen=True, gc=False):
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Create this object. If it exists: ours is adopted, a terminating one is waited for, a foreign one is a refusal.
+    """Create this object. If its name is taken: adopt our object, wait for a terminating one, report a foreign one.
 
     If the job was handed over, a child of the previous controller is deleted first.
     """
@@ -114,7 +114,7 @@ class Patch(Struct, frozen=True, gc=False):
 class Announce(Struct, frozen=True, gc=False):
     """Publish a value under a key at the site's elastic server. Nothing happens if no replica uses the key.
 
-    Every pass of a live job repeats this, so nothing stores whether it was done.
+    Every pass of a live job repeats the announcement, so nothing stores whether it was made.
     """
 
     key: str
@@ -146,7 +146,7 @@ class Plan(Struct, frozen=True, gc=False):
     events: tuple[JobEvent, ...] = ()
     #: Reconcile again at this time, even if nothing happens.
     wake: Time | None = None
-    #: The job's time to live is over: delete it.
+    #: The job's time to live is over: delete the job.
     remove_job: bool = False
     announces: tuple[Announce, ...] = ()
     #: Another controller manages the job: write nothing, not even its status.

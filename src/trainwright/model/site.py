@@ -12,11 +12,11 @@ from trainwright.model.meta import Key
 class CreationRules(Struct, frozen=True, gc=False):
     """What happens to pods whose containers cannot be created (image, configuration)."""
 
-    #: For this many seconds such pods are replaced.
+    #: Seconds for which such pods are replaced, from the first such pod of a replica.
     restart_period: float = 1800.0
-    #: Seconds after which one such pod is replaced.
+    #: Seconds after which such a pod is replaced.
     duration_period: float = 900.0
-    #: After `restart_period` the replica fails; otherwise it waits.
+    #: Whether the replica fails after `restart_period`; otherwise it waits.
     fail: bool = False
 
 
@@ -60,7 +60,7 @@ class SizingRules(Struct, frozen=True, gc=False):
 
     #: Seconds that pods may wait for a node before the role shrinks.
     patience: float = 30.0
-    #: Seconds after a resize before the role may grow; doubled each time there is no room.
+    #: Seconds after a resize before the role may grow; doubled after each search that finds no node.
     cooldown: float = 60.0
 
 
@@ -80,7 +80,7 @@ class Endpoints(Struct, frozen=True, gc=False):
 class Site(Struct, frozen=True):
     """Cluster domain, operator settings, installed gang APIs, and how addresses are written."""
 
-    #: Appended to host names by kinds that write full ones.
+    #: The cluster domain, which kinds that write full host names append to them.
     domain: str = ""
     #: Installed gang APIs, as `group/version`.
     gangs: frozenset[str] = frozenset()

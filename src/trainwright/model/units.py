@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times, quantities, and short texts for sets of replica indexes.
 
-Indexes are written `0-3,7`, counts by index `0-3:1,7:2`, and the same as a row `1x4,0x3,2`. The ledger stores them in
-this form, so a job of 10,000 replicas needs a few kilobytes. A text in another form reads as empty, because another
-program may have written the status.
+Indexes are written `0-3,7`, counts by index `0-3:1,7:2`, and the same counts as a row `1x4,0x3,2`. The ledger stores
+them in this form, so a job of 10,000 replicas needs a few kilobytes. A text in another form reads as empty, because
+another program may have written the status.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
+from itertools import groupby
 from types import MappingProxyType
 
 Time = datetime
@@ -40,10 +41,7 @@ def quantity(value: object) -> Decimal | None:
     scale = _SUFFIXES.get(suffix or "")
     if scale is None:
         return None
-    try:
-        return Decimal(number + (exponent or "")) * scale
-    except InvalidOperation:  # pragma: no cover - the pattern admits only numbers; Decimal has the last word
-        return None
+    return Decimal(number + (exponent or "")) * scale
 
 
 @lru_cache(maxsize=128, typed=True)
@@ -68,7 +66,7 @@ def after(time: Time, seconds: float) -> Time:
 
 
 def due(stamp: Time, seconds: float) -> Time:
-    """Return when this many seconds have certainly passed since a time from the API.
+    """Return the time at which this many seconds have certainly passed since a time from the API.
 
     Timed actions are never early. Kubernetes truncates times to whole seconds: 12:00:00 may mean 12:00:00.999. So count
     from the end of that second, and be up to one second late. Times in the ledger have fractions; use `after` for them.
@@ -162,11 +160,7 @@ def parse_row(text: str) -> Mapping[int, int]:
 
 def format_row(by_index: Mapping[int, int]) -> str:
     """Return the shortest row for counts by index. Rows are shorter than `format_counts` if neighbours differ."""
-    runs: list[list[int]] = []
-    for index in range(max((index for index, count in by_index.items() if count), default=-1) + 1):
-        count = by_index.get(index, 0)
-        if runs and runs[-1][0] == count:
-            runs[-1][1] += 1
-        else:
-            runs.append([count, 1])
+    last = max((index for index, count in by_index.items() if count), default=-1)
+    row = [by_index.get(index, 0) for index in range(last + 1)]
+    runs = [(count, len(list(same))) for count, same in groupby(row)]
     return ",".join(f"{count}" if times == 1 else f"{count}x{times}" for count, times in runs)

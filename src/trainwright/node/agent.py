@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node agent: watches the pods that are bound to its node and gives each one a `PodWorker`.
+"""The node agent: watches the pods that are bound to its node and gives each pod a `PodWorker`.
 
 An agent that stands in for a kubelet also checks whether a pod may run here, since pods may name their node themselves
-and schedulers may work with old data. The reasons of a refusal are those of a kubelet.
+and schedulers may work with old data. A refusal has the reason that a kubelet gives.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from trainwright.node.supervisor import tree
 from trainwright.node.supervisor.launch import Process
 from trainwright.node.volumes import SUPPORTED
 from trainwright.node.watchdog import Watchdog, described, fence, unkillable
-from trainwright.node.watches import ConfigMapWaiter, ResourceFollower
+from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_tasks, object_key
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
-#: How often the agent looks for processes to kill: one that forks during a search is found by the next search.
+#: How often the agent looks for processes to kill: the next search finds a process that was forked during a search.
 _MAX_KILL_ROUNDS = 10
 
 
@@ -70,10 +70,10 @@ class Agent:
         #: Tasks that remove pods whose objects are gone: a new pod of the same name waits for its task.
         self._removing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: These watch the supervisor. They run until the link is closed, since `stop` waits for answers of it.
+        #: Tasks that watch the supervisor. They run until the link is closed, since `stop` waits for its answers.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
-        #: Called when a task of the agent has ended with an unexpected error.
+        #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
         self.on_failed: Callable[[], None] = lambda: None
         link.on_notice = notices.send_once
         link.on_lost = self._supervisor_lost
@@ -107,34 +107,30 @@ class Agent:
         """
         context = self.context
         context.reports.closing = True
-        for task in [*self._tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if context.settings.orphans == "end":
-            await self._stop_pods(grace)
-        if self._removing:
-            await asyncio.wait(self._removing.values())
+        await end_tasks(*self._tasks)
+        workers = self._workers.values() if context.settings.orphans == "end" else ()
+        tasks = [*(worker.agent_stopping(grace) for worker in workers), *self._removing.values()]
+        if ending := [task for task in tasks if task is not None]:
+            await asyncio.wait(ending)
         await context.config_maps.close()
         await context.reports.close()
         if context.hosts is not None:
             await context.hosts.close()
         await context.link.close()
-        for task in self._watchdog_tasks:
-            task.cancel()
-        await asyncio.gather(*self._watchdog_tasks, return_exceptions=True)
+        await end_tasks(*self._watchdog_tasks)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
         """Set the node to not ready with the reason, so that it gets no new pods, and stop; then remove its object."""
         link = self.context.link
         cause = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
-        failing = asyncio.get_running_loop().create_task(self._fail_node(*cause))
+        failing = asyncio.get_running_loop().create_task(self.node.fail(*cause))
         await self.stop(grace)
         await failing
         if remove:
             try:
                 await self.node.remove()
-            except ForbiddenError as error:  # Kubernetes forbids it: a node could remove its taints in this way
-                name = self.node.name
+            except ForbiddenError as error:  # a node may not delete its Node, because this would remove taints
+                name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
                 )
@@ -142,11 +138,6 @@ class Agent:
     def worker(self, key: Key) -> PodWorker | None:
         """The worker of the pod of that name."""
         return next((one for one in self._workers.values() if one.pod.key == key), None)
-
-    async def _stop_pods(self, grace: float | None) -> None:
-        stopping = {task for worker in self._workers.values() if (task := worker.agent_stopping(grace)) is not None}
-        if stopping:
-            await asyncio.wait(stopping)
 
     def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -156,7 +147,7 @@ class Agent:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.context.notices.send_once(f"the agent of {self.node.name} has failed: {error!r}")
+            self.context.notices.send_once(f"the agent of {self.context.settings.node} has failed: {error!r}")
             self.on_failed()
 
     def _pods_listed(self, page: ListPage) -> None:
@@ -177,45 +168,41 @@ class Agent:
             self._put(pod)
 
     def _put(self, pod: Body) -> None:
-        """Give the pod to its worker; make one for a new pod."""
+        """Give the pod to its worker; make a worker for a new pod."""
         uid = pod["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is not None:
             worker.update(pod)
             return
-        key = Key(pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
+        key, settings, refusal = object_key(pod), self.context.settings, None
         try:
-            refusal = self._refusal(pod) if self.context.settings.kubelet else None
+            is_admitted = (pod.get("status") or {}).get("startTime")  # an earlier agent has admitted the pod
+            if settings.kubelet and not is_admitted:
+                others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
+                refusal = admission_refusal(pod, others, settings)
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
         except (LookupError, TypeError, AttributeError) as error:  # an API server would have refused such a pod
             self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
 
-    def _refusal(self, pod: Body) -> PodFailure | None:
-        if (pod.get("status") or {}).get("startTime"):
-            return None  # an earlier agent has admitted it
-        others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
-        return admission_refusal(pod, others, self.context.settings)
-
     def _remove(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
-        task = worker.object_gone() if worker is not None else None
-        if worker is None or task is None:
-            return
-        key = worker.pod.key
-        self._removing[key] = task
-        task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
+        if worker is not None and (task := worker.object_gone()) is not None:
+            key = worker.pod.key
+            self._removing[key] = task
+            task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
 
     def _supervisor_lost(self) -> None:
         """Kill what the supervisor left running, and fail all pods and the node."""
         loss = self.context.link.loss
-        self.context.notices.send_once(f"node {self.node.name} can no longer run pods: {loss}")
+        self.context.notices.send_once(f"node {self.context.settings.node} can no longer run pods: {loss}")
         running = {one.id for worker in self._workers.values() for one in worker.pod.containers if one.live}
         for _ in range(_MAX_KILL_ROUNDS if running else 0):
             if not tree.kill_marked(running):
                 break
         for worker in self._workers.values():
             worker.supervisor_lost(loss)
-        self._spawn(self._fail_node("SupervisorLost", loss))
+        self._spawn(self.node.fail("SupervisorLost", loss))
+        self.on_failed()
 
     async def _ping_supervisor(self, watchdog: Watchdog) -> None:
         while True:
@@ -230,7 +217,7 @@ class Agent:
 
     async def _fence_silent_supervisor(self, watchdog: Watchdog) -> None:
         """Kill a supervisor that does not answer any more, with its pods. The link then calls `_supervisor_lost`."""
-        link, send, name = self.context.link, self.context.notices.send, self.node.name
+        link, send, name = self.context.link, self.context.notices.send, self.context.settings.node
         supervisor = f"the supervisor (process {watchdog.pid})"
         silence = await watchdog.run(lambda seen: send(f"{name}: {supervisor} {described(seen)}"))
         if not link.alive:
@@ -239,12 +226,8 @@ class Agent:
         with contextlib.closing(Process(watchdog.pid)) as process:
             await fence(process, link.folder, lambda left: send(unkillable(name, left)))
 
-    async def _fail_node(self, reason: str, message: str) -> None:
-        with contextlib.suppress(ApiError):
-            await self.node.fail(reason, message)
-
     async def _send_heartbeats(self, interval: float) -> None:
-        send, name, is_failing = self.context.notices.send, self.node.name, False
+        send, name, is_failing = self.context.notices.send, self.context.settings.node, False
         while self.context.link.alive:
             await asyncio.sleep(interval)
             try:
@@ -260,13 +243,13 @@ class Agent:
 
 
 def admission_order(pod: Body) -> tuple[bool, str, str]:
-    """The sort key of pods at admission: those that an earlier agent admitted, then by age."""
+    """The sort key of pods at admission: first pods that an earlier agent admitted, then by age."""
     meta, status = pod["metadata"], pod.get("status") or {}
     return not status.get("startTime"), str(meta.get("creationTimestamp") or ""), str(meta["name"])
 
 
 def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings) -> PodFailure | None:
-    """Why the pod cannot run on this node beside the others; None if it can."""
+    """Why the pod cannot run on this node beside the others; None if it can run."""
     problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed) or _wrong_user(pod["spec"], settings.user)
     if problem:
         return PodFailure("UnsupportedPod", f"Pod was rejected: {problem}")
@@ -282,7 +265,7 @@ def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings
 
 
 def _unsupported(spec: Body, *, sandboxed: bool) -> str:
-    """The first field of the pod that this agent does not support; empty if there is none."""
+    """The first field of the pod that this agent does not support; empty if all are supported."""
     for index, container in enumerate(spec.get("initContainers") or ()):
         if container.get("restartPolicy") == "Always":
             path = f"spec.initContainers[{index}].restartPolicy"
@@ -300,7 +283,7 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
 
 
 def _wrong_user(spec: Body, user: int) -> str:
-    """The first field of the pod that asks for another user than the one that all processes of this node have."""
+    """The first field of the pod that asks for another user than the user of all processes of this node."""
     pod_context = spec.get("securityContext") or {}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):

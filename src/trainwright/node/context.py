@@ -2,10 +2,9 @@
 """What all pod workers of an agent share: `AgentContext`, the writer of pod statuses, and the sender of notices."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trainwright.errors import (
     ApiError,
@@ -26,32 +25,29 @@ from trainwright.node.watches import ConfigMapWaiter
 from trainwright.runtime.ports import PODS, Clock, Cluster
 
 _PODS = PODS.whole()
-#: Errors that may pass: also a 403, since rights may be granted and an expired token may be renewed.
-RETRIABLE_ERRORS = (UnavailableError, TooManyRequestsError, ForbiddenError)
+#: Errors after which a retry may succeed: also a 403, since rights may be granted and an expired token may be renewed.
+_RETRIABLE_ERRORS = (UnavailableError, TooManyRequestsError, ForbiddenError)
 #: Creates a token for a pod. Arguments: the pod, the audience (empty: the API server), the lifetime in seconds.
 Tokens = Callable[[Body, str, int], Awaitable[str]]
 
 
-class StatusReport:
-    """The status of one pod: `compose` makes the newest one, `stored` is what the API has."""
+class StatusReport(Struct, eq=False):
+    """The status of one pod: `compose` makes the newest status, `stored` is the status that the API has."""
 
-    __slots__ = ("compose", "dirty", "gone", "key", "lock", "stored", "uid")
-
-    def __init__(self, key: Key, uid: str, compose: Callable[[], Body]) -> None:
-        self.key = key
-        self.uid = uid
-        self.compose = compose
-        self.dirty = False
-        #: The pod object is gone, so there is no status to write.
-        self.gone = False
-        self.stored: Body | None = None
-        self.lock = asyncio.Lock()
+    key: Key
+    uid: str
+    compose: Callable[[], Body]
+    dirty: bool = False
+    #: The pod object is gone, so there is no status to write.
+    gone: bool = False
+    stored: Body | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class StatusWriter:
     """Writes the statuses of all pods of an agent; changes of a pod within `delays.debounce` are one write.
 
-    The writer never writes one report twice at the same time, and retries until the write succeeds or the pod is gone.
+    The writer sends one write of a report at a time, and retries until the write succeeds or the pod is gone.
     `notify` receives a message when the API refuses a status.
     """
 
@@ -62,9 +58,7 @@ class StatusWriter:
         #: The agent ends: a write that fails now is not retried.
         self.closing = False
         self._loop = asyncio.get_running_loop()
-        #: Reports with the times at which they are due. The delay is constant, so the queue is in order of these times.
-        self._queue: deque[tuple[float, StatusReport]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[StatusReport, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def mark(self, report: StatusReport) -> None:
@@ -72,65 +66,61 @@ class StatusWriter:
         if report.dirty or report.gone:
             return
         report.dirty = True
-        due = self._loop.time() + self._delays.debounce
-        self._queue.append((due, report))
-        if self._timer is None:
-            self._timer = self._loop.call_at(due, self._write_due)
+        if report not in self._timers:
+            self._timers[report] = self._loop.call_later(self._delays.debounce, self._write_due, report)
 
-    def _write_due(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        while self._queue:
-            due, report = self._queue[0]
-            if report.dirty and due > now:
-                self._timer = self._loop.call_at(due, self._write_due)
-                return
-            self._queue.popleft()
-            if report.dirty:
-                task = self._loop.create_task(self.store(report))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+    def _write_due(self, report: StatusReport) -> None:
+        del self._timers[report]
+        if report.dirty:
+            task = self._loop.create_task(self.store(report))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def store(self, report: StatusReport) -> bool:
-        """Write the report now if it has changed, and retry until it is written. False: the agent ended before."""
+        """Write the report now if it has changed, and retry until it is written. False: the agent ended before that."""
         async with report.lock:
-            wait = self._delays.api_retry
-            while not report.gone:
-                report.dirty = False
-                body = report.compose()
-                if body == report.stored:
-                    return True
-                try:
-                    await self._write(report, body)
-                except RETRIABLE_ERRORS as error:
-                    if isinstance(error, ForbiddenError):
-                        self._notify(f"pod {report.key}: its status was refused, retrying: {error}")
-                    if self.closing:
-                        return False
-                    await asyncio.sleep(error.retry_after or wait)
-                    wait = min(2 * wait, self._delays.max_api_retry)
-                    continue
-                if not report.dirty:
-                    break
-        return True
+            return await self.retry(lambda: self._write(report), f"pod {report.key}: its status was refused")
 
-    async def _write(self, report: StatusReport, body: Body) -> None:
-        try:
-            await self._cluster.patch(_PODS, report.key, {"status": body}, uid=report.uid, status=True)
-        except NotFoundError:
-            report.gone = True
-        except ConflictError:
-            report.gone = await self._is_replaced(report)
-        except RETRIABLE_ERRORS:
-            raise
-        except ApiError as error:
-            self._notify(f"pod {report.key}: its status was refused: {error}")
-            report.stored = body
-        else:
-            report.stored = body
+    async def retry(self, request: Callable[[], Awaitable[None]], refusal: str) -> bool:
+        """Send a request until it succeeds or fails for good. False: the agent ended before that."""
+        wait = self._delays.api_retry
+        while True:
+            try:
+                await request()
+            except _RETRIABLE_ERRORS as error:
+                if isinstance(error, ForbiddenError):
+                    self._notify(f"{refusal}, retrying: {error}")
+                if self.closing:
+                    return False
+                await asyncio.sleep(error.retry_after or wait)
+                wait = min(2 * wait, self._delays.max_api_retry)
+            else:
+                return True
+
+    async def _write(self, report: StatusReport) -> None:
+        """Write the newest status, and again if it has changed meanwhile."""
+        while not report.gone:
+            report.dirty = False
+            body = report.compose()
+            if body == report.stored:
+                return
+            try:
+                await self._cluster.patch(_PODS, report.key, {"status": body}, uid=report.uid, status=True)
+                report.stored = body
+            except NotFoundError:
+                report.gone = True
+            except ConflictError:
+                report.gone = await self._is_replaced(report)
+            except _RETRIABLE_ERRORS:
+                raise
+            except ApiError as error:
+                self._notify(f"pod {report.key}: its status was refused: {error}")
+                report.stored = body
+            if not report.dirty:
+                return
 
     async def _is_replaced(self, report: StatusReport) -> bool:
-        """After a conflict: whether the pod is gone or replaced by another of its name. If not, write again."""
+        """After a conflict: whether the pod is gone or replaced by another pod of its name. If not, write again."""
         try:
             found = await self._cluster.get(_PODS, report.key)
         except NotFoundError:
@@ -140,11 +130,9 @@ class StatusWriter:
 
     async def close(self) -> None:
         """Write all reports that have changed."""
-        if self._timer is not None:
-            self._timer.cancel()
-        reports = [report for _, report in self._queue if report.dirty]
-        self._queue.clear()
-        await asyncio.gather(*(self.store(report) for report in reports), *self._tasks)
+        for timer in self._timers.values():
+            timer.cancel()
+        await asyncio.gather(*(self.store(report) for report in self._timers if report.dirty), *self._tasks)
 
 
 class OnceNotices:
@@ -172,9 +160,9 @@ class AgentContext(Struct, frozen=True):
     devices: NodeDevices
     notices: OnceNotices
     config_maps: ConfigMapWaiter
-    #: None if pods have no hosts file of their own (process runtime).
+    #: The hosts files; None if pods have no hosts file of their own (process runtime).
     hosts: HostsFiles | None = None
-    #: The addresses that this agent assigns to its pods; None if it assigns none.
+    #: The addresses that this agent assigns to its pods; None if it assigns no addresses.
     addresses: SubnetPool | None = None
-    #: None if there are no service accounts.
+    #: Creates tokens of service accounts; None if there are no service accounts.
     tokens: Tokens | None = None

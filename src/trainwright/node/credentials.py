@@ -7,7 +7,7 @@ which an administrator or an approval rule of the cluster approves. The Node aut
 this user to its own Node and the pods on it.
 
 The certificate and its key are in one file, which the agent replaces by a rename, so a killed agent leaves either the
-old pair or the new one. The agent also keeps the key of an open request, so the next start waits for the same request.
+old pair or the new pair. The agent also keeps the key of an open request, so the next start waits for the same request.
 
 Python's standard library makes neither keys nor requests, so the `openssl` command makes them. API servers accept the
 log server's self-signed certificate unless they run with `--kubelet-certificate-authority`.
@@ -59,16 +59,16 @@ _SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 _REQUESTS = Resource(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
-#: The part of the node's name in the request's name, which may have 253 characters.
+#: Maximum number of characters of the node's name in the name of a request, which may have 253 characters.
 _MAX_NAME_PART = 200
-#: Pause between two reads of an open request; it doubles.
+#: The pause between two reads of an open request doubles from the first to the second value.
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
-#: After this time the agent logs how an administrator approves the request. An approval rule is faster.
+#: After this time the agent logs how an administrator can approve the request. An approval rule is faster.
 _APPROVAL_RULE_SECONDS = 3.0
 #: The agent renews a certificate after this part of its lifetime, plus a random part, so that machines that were set up
 #: at the same time do not send their requests at the same time.
 _RENEWAL_PART, _RENEWAL_JITTER = 0.7, 0.1
-#: Pause after a failed renewal; it doubles.
+#: The pause after a failed renewal doubles from the first to the second value.
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 #: The agent reads the clock at least this often, because the machine may have been suspended.
 _MAX_SLEEP_SECONDS = 600.0
@@ -89,8 +89,8 @@ class NodeIdentity:
     """The identity of one node. Its files are below the agent's folder."""
 
     def __init__(self, folder: Path, node: str, clock: Clock) -> None:
-        self.node = node
-        #: Later starts use it without --bootstrap-kubeconfig. People may use it with `kubectl --kubeconfig`.
+        self.node, self.user = node, user_of(node)
+        #: Later starts use this file without --bootstrap-kubeconfig. People may use it with `kubectl --kubeconfig`.
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder / "pki"
         self._certificate = self._folder / "client.pem"
@@ -98,13 +98,8 @@ class NodeIdentity:
         self._clock = clock
         self._renewal_part = _RENEWAL_PART + _RENEWAL_JITTER * random()  # noqa: S311 - jitter, not a secret
 
-    @property
-    def user(self) -> str:
-        """The user name in the certificate."""
-        return user_of(self.node)
-
     def stored(self) -> Validity | None:
-        """The validity of the certificate from an earlier start; None if there is no usable one."""
+        """The validity of the certificate from an earlier start; None if there is no usable certificate."""
         if not self._certificate.exists() or not self.kubeconfig.exists():
             return None
         try:
@@ -119,7 +114,7 @@ class NodeIdentity:
         return load(ConnectionOptions(kubeconfig=str(self.kubeconfig)))
 
     def belongs_to(self, access: Access) -> bool:
-        """Whether the stored certificate is for this cluster. It compares the server and the CA."""
+        """Whether the stored certificate is for this cluster: the server and the CA are compared."""
         ours = self.access()
         return ours.server == access.server and _authority(ours) == _authority(access)
 
@@ -128,7 +123,7 @@ class NodeIdentity:
     async def obtain(self, access: Access, timeout: float) -> Access:
         """Request a certificate as the user of `access`, and return the access that uses it. Raises EngineError.
 
-        It waits `timeout` seconds for the approval; 0 means for ever.
+        The agent waits `timeout` seconds for the approval; 0 means for ever.
         """
         async with connected(access) as cluster:
             await self._obtain(cluster, timeout)
@@ -157,7 +152,8 @@ class NodeIdentity:
         self._folder.chmod(0o700)
         if not (self._key.exists() and self._request.exists()):
             key, request = self._key.with_suffix(".key.new"), self._request.with_suffix(".csr.new")
-            signing_request(key, request, self.node)
+            _openssl(["req", "-new", *_NEW_KEY, *_subject(self.node), "-keyout", str(key), "-out", str(request)])
+            key.chmod(0o600)
             key.replace(self._key)
             request.replace(self._request)
         return self._request.read_bytes()
@@ -188,7 +184,7 @@ class NodeIdentity:
                 found = await self._ensured(cluster, body)
 
     async def _ensured(self, cluster: KubeCluster, body: Body) -> Body:
-        """The request as the cluster has it. It is created if it is missing: Kubernetes removes old requests."""
+        """The request as the cluster has it. A missing request is created: Kubernetes removes old requests."""
         key = Key("", body["metadata"]["name"])
         try:
             with suppress(NotFoundError):
@@ -203,7 +199,7 @@ class NodeIdentity:
             ) from None
 
     def _store(self, certificate: bytes) -> None:
-        """Replace the old certificate and key with the new ones."""
+        """Replace the old certificate and key with the new certificate and key."""
         pair = certificate.rstrip() + b"\n" + self._key.read_bytes()
         new_file = self._certificate.with_name("client.pem.new")
         _write(new_file, pair)
@@ -242,9 +238,9 @@ class NodeIdentity:
     # -- renewing ----------------------------------------------------------------------------------------------------
 
     async def keep_renewed(self, session: ApiSession, bootstrap: Access | None) -> None:
-        """Renew the certificate each time it is due, and let `session` use the new one. It never returns.
+        """Renew the certificate each time it is due, and let `session` use the new certificate. Never returns.
 
-        If the certificate has expired, the user of `bootstrap` requests the next one.
+        If the certificate has expired, the user of `bootstrap` requests the next certificate.
         """
         pause = _FIRST_RETRY_SECONDS
         while True:
@@ -259,9 +255,9 @@ class NodeIdentity:
                 pause = min(pause * 2, _MAX_RETRY_SECONDS)
 
     async def _until_due(self) -> float:
-        """Wait until the certificate must be renewed. Returns when it expires, in seconds since 1970."""
+        """Wait until the certificate must be renewed. Returns the time at which it expires, in seconds since 1970."""
         found = await asyncio.to_thread(validity, self._certificate)
-        # Signers set the start some minutes back, for machines with a slow clock; the file's time is more exact.
+        # Signers set the start some minutes back, for machines with a slow clock; the time of the file is more exact.
         stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
         begins = max(found.begins, min(stored, found.ends))
         due = begins + (found.ends - begins) * self._renewal_part
@@ -310,25 +306,22 @@ def _authority(access: Access) -> bytes:
 def _write(path: Path, data: bytes) -> None:
     """Write a file that only its owner can read, and flush it to the disk."""
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0) as file:
+        file.write(data)
+        os.fsync(file)
 
 
 # -- certificates and keys ---------------------------------------------------------------------------------------------
 
 
-def subject(node: str) -> str:
-    """The certificate subject of a node in Kubernetes, in the notation of openssl."""
-    return f"/O=system:nodes/CN={user_of(node)}"
-
-
 def user_of(node: str) -> str:
     """The user name of a node."""
     return f"system:node:{node}"
+
+
+def _subject(node: str) -> tuple[str, str]:
+    return "-subj", f"/O=system:nodes/CN={user_of(node)}"
 
 
 def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | None:
@@ -337,7 +330,7 @@ def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | No
         return None
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     certificate, key = folder / "kubelet.crt", folder / "kubelet.key"
-    arguments = ["req", "-x509", *_NEW_KEY, "-days", _SELF_SIGNED_DAYS, "-subj", subject(node)]
+    arguments = ["req", "-x509", *_NEW_KEY, "-days", _SELF_SIGNED_DAYS, *_subject(node)]
     arguments += ["-addext", f"subjectAltName=DNS:{node},IP:{address}", "-keyout", str(key), "-out", str(certificate)]
     try:
         _openssl(arguments)
@@ -345,12 +338,6 @@ def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | No
         raise UsageError(f"openssl could not make a certificate for the log server: {error}") from None
     key.chmod(0o600)
     return certificate, key
-
-
-def signing_request(key: Path, request: Path, node: str) -> None:
-    """Make a key and a request for a client certificate of this node. Raises EngineError."""
-    _openssl(["req", "-new", *_NEW_KEY, "-subj", subject(node), "-keyout", str(key), "-out", str(request)])
-    key.chmod(0o600)
 
 
 def validity(certificate: Path) -> Validity:
@@ -380,10 +367,10 @@ def _openssl(arguments: list[str]) -> str:
 
 
 def tls_context(certificate: Path, key: Path, authority: str) -> ssl.SSLContext:
-    """The TLS settings of the log server. It accepts only client certificates that `authority`, in PEM, has signed."""
+    """The TLS settings of the log server. Clients need a certificate that `authority`, in PEM, has signed."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # Without a password OpenSSL would ask for one on the terminal.
+        # Without a password OpenSSL would ask for a password on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         raise UsageError(f"{certificate} is not a certificate with its key {key}: {ssl_reason(error)}") from None

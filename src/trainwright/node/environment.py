@@ -16,7 +16,7 @@ from trainwright.kinds.template import FIELDS
 from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 from trainwright.model.units import quantity
-from trainwright.node.sources import CONFIG_MAP, SECRET, ContainerConfigError, Sources, missing_object
+from trainwright.node.sources import CONFIG_MAP, SECRET, ContainerConfigError, Sources, referenced
 
 _LABEL_OR_ANNOTATION = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 _RESOURCE_EXAMPLES = ("limits.cpu", "limits.memory", "limits.ephemeral-storage", "requests.cpu", "requests.memory")
@@ -24,7 +24,7 @@ _RESOURCE_PREFIXES = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
 class PodFacts(Struct, frozen=True):
-    """What the agent knows about a pod and is not in the pod object."""
+    """The facts about a pod that the agent knows and the pod object does not have."""
 
     node: str
     address: str
@@ -62,31 +62,22 @@ def resource_field(ref: Body, pod: Body, container: Body, facts: PodFacts, path:
     if part not in ("limits", "requests") or not name.startswith(_RESOURCE_PREFIXES):
         message = f"{resource!r} is not known; expected {', '.join(_RESOURCE_EXAMPLES)}"
         raise ContainerConfigError(f"{path}.resource", message, nearest(resource, _RESOURCE_EXAMPLES))
-    other = ref.get("containerName")
-    subject = _container(pod, str(other), path) if other else container
-    amount = _amount(subject.get("resources") or {}, part, name)
+    if ref.get("containerName"):
+        other, spec = str(ref["containerName"]), pod["spec"]
+        known = {one["name"]: one for one in (*(spec.get("initContainers") or ()), *spec["containers"])}
+        if other not in known:
+            message = f"there is no container {other!r}; the pod has {', '.join(known)}"
+            raise ContainerConfigError(f"{path}.containerName", message, nearest(other, known))
+        container = known[other]
+    resources = container.get("resources") or {}
+    asked = resources.get("limits") or {}
+    if part == "requests":  # a missing request is the limit, as an API server sets it
+        asked = asked | (resources.get("requests") or {})
+    amount = quantity(asked.get(name))
     if not amount and part == "limits":
         amount = quantity(facts.allocatable.get(name, 0))
     divisor = quantity(ref.get("divisor") or 1) or Decimal(1)
     return str(((amount or Decimal(0)) / divisor).to_integral_value(ROUND_CEILING))
-
-
-def _amount(resources: Body, part: str, name: str) -> Decimal | None:
-    """The limit or request of a resource. A missing request is the limit, as an API server sets it."""
-    found = (resources.get(part) or {}).get(name)
-    if found is None and part == "requests":
-        found = (resources.get("limits") or {}).get(name)
-    return None if found is None else quantity(found)
-
-
-def _container(pod: Body, name: str, path: str) -> Body:
-    spec = pod["spec"]
-    known = {one["name"]: one for one in (*(spec.get("initContainers") or ()), *spec["containers"])}
-    if name not in known:
-        message = f"there is no container {name!r}; the pod has {', '.join(known)}"
-        raise ContainerConfigError(f"{path}.containerName", message, nearest(name, known))
-    body: Body = known[name]
-    return body
 
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
@@ -96,20 +87,15 @@ _NO_COMMAND = "missing; the image is not used, so its entrypoint is not known: n
 
 
 class EnvironmentInput(Struct, frozen=True):
-    """A container with all that its environment depends on."""
+    """A container with everything that its environment depends on."""
 
     pod: Body
     container: Body
     path: str
     facts: PodFacts
     sources: Sources
-    #: Variables that replace those of `env`.
+    #: Variables that replace variables of `env`.
     overrides: Mapping[str, str] = {}
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the pod, its Secrets and its ConfigMaps."""
-        return str(self.pod["metadata"].get("namespace", ""))
 
 
 def passed(environ: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +111,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def variables(subject: EnvironmentInput) -> dict[str, str]:
-    """The variables of `envFrom`, `overrides` and `env`, in this order: later ones may use and replace earlier ones.
+    """The variables of `envFrom`, `overrides` and `env`, in this order: later names may use and replace earlier ones.
 
     `env` may use overrides, but does not replace them.
     """
@@ -172,32 +158,24 @@ def _value(subject: EnvironmentInput, entry: Body, index: int, known: Mapping[st
 
 
 def _key_value(subject: EnvironmentInput, kind: str, ref: Body, path: str) -> str | None:
-    name, key = str(ref.get("name", "")), str(ref.get("key", ""))
-    found = subject.sources.get((kind, name))
-    if found is None:
-        if ref.get("optional"):
-            return None
-        raise missing_object(f"{path}.name", kind, name, subject.namespace)
-    data = found.get("data") or {}
+    found = referenced(subject.sources, kind, ref, path, subject.pod) or {}
+    data, key = found.get("data") or {}, str(ref.get("key", ""))
     if key in data:
         return _text(kind, data[key])
     if ref.get("optional"):
         return None
     has = ", ".join(sorted(data)) or "no keys"
-    raise ContainerConfigError(f"{path}.key", f"{kind} {name!r} has no key {key!r}; it has {has}", nearest(key, data))
+    message = f"{kind} {str(ref.get('name', ''))!r} has no key {key!r}; it has {has}"
+    raise ContainerConfigError(f"{path}.key", message, nearest(key, data))
 
 
 def _all_values(subject: EnvironmentInput, source: Body, path: str) -> Iterator[tuple[str, str]]:
     prefix = str(source.get("prefix") or "")
     for kind, field in ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef")):
-        ref = source.get(field)
-        if ref is None:
+        if source.get(field) is None:
             continue
-        name = str(ref.get("name", ""))
-        found = subject.sources.get((kind, name))
-        if found is None and not ref.get("optional"):
-            raise missing_object(f"{path}.{field}.name", kind, name, subject.namespace)
-        for key, value in ((found or {}).get("data") or {}).items():
+        found = referenced(subject.sources, kind, source[field], f"{path}.{field}", subject.pod) or {}
+        for key, value in (found.get("data") or {}).items():
             if _VARIABLE.fullmatch(prefix + key):
                 yield prefix + key, _text(kind, value)
 

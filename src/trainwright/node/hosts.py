@@ -13,19 +13,21 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
-from trainwright.errors import ApiError, ForbiddenError
+from trainwright.errors import ApiError
 from trainwright.model.job import Body
-from trainwright.model.meta import ADDRESS
+from trainwright.model.meta import ADDRESS, Key
 from trainwright.node.settings import AgentSettings
-from trainwright.node.watches import ResourceFollower
+from trainwright.node.watches import ResourceFollower, end_tasks, object_key
 from trainwright.runtime.ports import EVERYTHING, PODS, SERVICES, Cluster, ListPage, Resource, Selection, WatchEventType
 
 DOMAIN = "cluster.local"
 _LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
+T = TypeVar("T")
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -38,7 +40,7 @@ class PodHost(Struct, frozen=True, gc=False):
     labels: Pairs = ()
     hostname: str = ""
     subdomain: str = ""
-    #: Services include it.
+    #: Whether services include the pod.
     ready: bool = True
 
 
@@ -48,7 +50,7 @@ class ServiceSelection(Struct, frozen=True, gc=False):
     namespace: str
     name: str
     labels: Pairs = ()
-    #: It includes pods that are not ready (publishNotReadyAddresses).
+    #: The service includes pods that are not ready (publishNotReadyAddresses).
     includes_unready: bool = False
 
 
@@ -74,17 +76,17 @@ def render_hosts(
     pods, services = list(pods), list(services)
     known = {(pod.namespace, pod.name) for pod in pods}
     others = [one for one in endpoints if (one.namespace, one.pod) not in known]
-    lines = [_line(pod.address, _pod_names(pod, namespace)) for pod in (*pods, *_pods_of(others))]
+    lines = [(pod.address, _pod_names(pod, namespace)) for pod in (*pods, *_pods_of(others))]
     lines += [
-        _line(one.address, _name_forms(one.service, one.namespace, namespace))
+        (one.address, _name_forms(one.service, one.namespace, namespace))
         for one in dict.fromkeys(others)
         if one.ready and one.pod != one.service
     ]
     index = _index(pods, {key for service in services for key, _ in service.labels})
     for service in services:
         names = _name_forms(service.name, service.namespace, namespace)
-        lines += [_line(pod.address, names) for pod in _selected(service, index) if pod.name != service.name]
-    return _LOCALHOST_LINES + "".join(lines)
+        lines += [(pod.address, names) for pod in _selected(service, index) if pod.name != service.name]
+    return _LOCALHOST_LINES + "".join([f"{address}\t{names}\n" for address, names in lines])
 
 
 def _pods_of(endpoints: Iterable[Endpoint]) -> Iterable[PodHost]:
@@ -113,10 +115,6 @@ def _name_forms(name: str, namespace: str, own: str) -> str:
     return f"{name} {names}" if namespace == own else names
 
 
-def _line(address: str, names: str) -> str:
-    return f"{address}\t{names}\n"
-
-
 def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], list[PodHost]]:
     """The pods by namespace and label, for the given label keys."""
     index: dict[tuple[str, str, str], list[PodHost]] = defaultdict(list)
@@ -128,21 +126,18 @@ def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], li
 
 
 def _selected(service: ServiceSelection, index: dict[tuple[str, str, str], list[PodHost]]) -> list[PodHost]:
-    """The pods of a service: search those with the rarest label only, so that the cost stays linear."""
+    """The pods of a service. Only pods with the rarest label are searched, so that the cost stays linear."""
     found = [index.get((service.namespace, key, value), []) for key, value in service.labels]
-    if not found:
-        return []
-    fewest = min(found, key=len)
+    fewest = min(found, key=len, default=[])
     wanted = set(service.labels)
     return [pod for pod in fewest if wanted.issubset(pod.labels) and (pod.ready or service.includes_unready)]
 
 
-#: After a write the agent waits this many times as long as the write took, so that writing stays below a tenth.
+#: After a write the agent waits this many times as long as the write took: it writes for less than a tenth of the time.
 _MAX_BUSY_DIVISOR = 10
 _ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 #: The label of an EndpointSlice with the name of its service.
 _SERVICE_LABEL = "kubernetes.io/service-name"
-_Id = tuple[str, str]
 
 
 class HostsFiles:
@@ -154,17 +149,16 @@ class HostsFiles:
         self._cluster = cluster
         self._folder = folder
         self._settings = settings
-        self._delays = settings.delays
         self._notify = notify
-        #: The addresses that this agent has assigned, by pod UID: known before they are in the pod's status.
-        self._assigned: dict[str, str] = {}
-        self._pods: dict[_Id, PodHost] = {}
-        self._services: dict[_Id, ServiceSelection] = {}
-        self._slices: dict[_Id, tuple[Endpoint, ...]] = {}
+        #: The addresses that this agent has assigned, by pod UID: known here before the pod's status has them.
+        self.assigned: dict[str, str] = {}
+        self._pods: dict[Key, PodHost] = {}
+        self._services: dict[Key, ServiceSelection] = {}
+        self._slices: dict[Key, tuple[Endpoint, ...]] = {}
         #: The newest resource versions that were seen of services and of pods.
         self._services_version = 0
         self._pods_version = 0
-        self._pods_progress: asyncio.Future[None] | None = None
+        self._pods_progress = asyncio.Event()
         self._texts: dict[str, str] = {}
         #: The number of changes, and how many of them are written.
         self._changes = 0
@@ -179,28 +173,24 @@ class HostsFiles:
         self._folder.mkdir(parents=True, exist_ok=True)
         kubelet = self._settings.kubelet
         scope = Selection(fields=f"spec.nodeName={self._settings.node}") if kubelet else EVERYTHING
-        pods = ResourceFollower(self._cluster, PODS.whole(), scope, self._delays)
-        services = ResourceFollower(self._cluster, SERVICES.whole(), EVERYTHING, self._delays)
+        pods = ResourceFollower(self._cluster, PODS.whole(), scope, self._settings.delays)
+        services = ResourceFollower(self._cluster, SERVICES.whole(), EVERYTHING, self._settings.delays)
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(pods.run(self._pods_listed, self._pod_changed)))
-        self._tasks.append(loop.create_task(services.run(self._services_listed, self._service_changed)))
+        self._tasks = [
+            loop.create_task(pods.run(self._pods_listed, self._pod_changed)),
+            loop.create_task(services.run(self._services_listed, self._service_changed)),
+        ]
         if kubelet:
-            slices = ResourceFollower(self._cluster, _ENDPOINT_SLICES, EVERYTHING, self._delays)
-            slices.on_forbidden = self._slices_forbidden
+            slices = ResourceFollower(self._cluster, _ENDPOINT_SLICES, EVERYTHING, self._settings.delays)
+            slices.on_forbidden = lambda error: self._notify(
+                f"pods of this node cannot resolve the names of pods on other nodes: {error};"
+                " `trainwright manifests --nodes` prints the missing permission"
+            )
             self._tasks.append(loop.create_task(slices.run(self._slices_listed, self._slice_changed)))
-
-    def _slices_forbidden(self, error: ForbiddenError) -> None:
-        self._notify(
-            f"pods of this node cannot resolve the names of pods on other nodes: {error};"
-            " `trainwright manifests --nodes` prints the missing permission"
-        )
 
     async def close(self) -> None:
         """Stop watching; the files stay as they are."""
-        tasks = [*self._tasks, *([self._write_task] if self._write_task is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks, self._write_task)
 
     async def file_for(self, pod: Body, address: str = "") -> str:
         """The path of the pod's hosts file, as soon as the file has all names from before this version of the pod.
@@ -209,7 +199,7 @@ class HostsFiles:
         """
         meta = pod["metadata"]
         if address:
-            self._assigned[meta["uid"]] = address
+            self.assigned[meta["uid"]] = address
         namespace = meta.get("namespace", "")
         self._add_pod(pod)
         if namespace not in self._texts:
@@ -217,15 +207,11 @@ class HostsFiles:
             self._changes += 1
         needed = int(meta.get("resourceVersion") or 0)
         while self._pods_version < needed:
-            await asyncio.shield(self._pods_changed())
+            await self._pods_progress.wait()
         changes = self._changes
         while self._written < changes or self._services_version < needed:
             await asyncio.shield(self._scheduled_write(needed))
         return str(self._folder / namespace)
-
-    def address_released(self, uid: str) -> None:
-        """Forget the address that was assigned to a pod."""
-        self._assigned.pop(uid, None)
 
     def _scheduled_write(self, needed: int = 0) -> "asyncio.Task[None]":
         """The task of the next write; changes within a few milliseconds are one write."""
@@ -234,17 +220,10 @@ class HostsFiles:
             self._write_task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._write_task
 
-    def _pods_changed(self) -> "asyncio.Future[None]":
-        """A future that is done at the next event of the watch of pods."""
-        if self._pods_progress is None:
-            self._pods_progress = asyncio.get_running_loop().create_future()
-        return self._pods_progress
-
     def _set_pods_version(self, version: str) -> None:
         self._pods_version = max(self._pods_version, int(version or 0))
-        waiting, self._pods_progress = self._pods_progress, None
-        if waiting is not None:
-            waiting.set_result(None)
+        self._pods_progress.set()
+        self._pods_progress.clear()
 
     async def _write(self, needed: int) -> None:
         loop = asyncio.get_running_loop()
@@ -260,14 +239,15 @@ class HostsFiles:
                 rewrite(self._folder / namespace, text)
                 self._texts[namespace] = text
         self._written = changes
-        self._next_write_at = loop.time() + max(self._delays.debounce, _MAX_BUSY_DIVISOR * (loop.time() - begun))
+        pause = max(self._settings.delays.debounce, _MAX_BUSY_DIVISOR * (loop.time() - begun))
+        self._next_write_at = loop.time() + pause
 
     async def _list_services(self) -> None:
         """List the services: their watch may be late, or may have no event for the version that is needed."""
         try:
             self._services_listed(await self._cluster.list(SERVICES.whole()))
         except ApiError as error:
-            await asyncio.sleep(error.retry_after or self._delays.api_retry)
+            await asyncio.sleep(error.retry_after or self._settings.delays.api_retry)
 
     def _pods_listed(self, page: ListPage) -> None:
         self._pods = {}
@@ -280,25 +260,19 @@ class HostsFiles:
         self._set_pods_version(version)
         if event is not WatchEventType.DELETED:
             self._add_pod(pod)
-        elif self._pods.pop(_id(pod), None) is not None:
-            self._mark_changed()
+        else:
+            self._set(self._pods, object_key(pod), None)
 
     def _add_pod(self, pod: Body) -> None:
-        meta, spec = pod["metadata"], pod.get("spec") or {}
-        where = _id(pod)
+        key, spec = object_key(pod), pod.get("spec") or {}
         address, ready = self._address_and_ready(pod)
-        if not address:
-            if self._pods.pop(where, None) is not None:
-                self._mark_changed()
-            return
-        labels = tuple((meta.get("labels") or {}).items())
-        host = PodHost(*where, address, labels, spec.get("hostname") or "", spec.get("subdomain") or "", ready)
-        if self._pods.get(where) != host:
-            self._pods[where] = host
-            self._mark_changed()
+        labels = tuple((pod["metadata"].get("labels") or {}).items())
+        names = spec.get("hostname") or "", spec.get("subdomain") or ""
+        host = PodHost(key.namespace, key.name, address, labels, *names, ready) if address else None
+        self._set(self._pods, key, host)
 
     def _address_and_ready(self, pod: Body) -> tuple[str, bool]:
-        """A pod's address (empty: none), and whether services include the pod.
+        """A pod's address (empty: no address), and whether services include the pod.
 
         In the embedded engine the address is reserved before the pod starts, and its names resolve from then on.
         """
@@ -309,13 +283,13 @@ class HostsFiles:
         if status.get("phase") in ("Succeeded", "Failed"):
             return "", False
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
-        return self._assigned.get(meta.get("uid", "")) or status.get("podIP") or "", ready
+        return self.assigned.get(meta.get("uid", "")) or status.get("podIP") or "", ready
 
     def _services_listed(self, page: ListPage) -> None:
         version = int(page.version or 0)
         if version < self._services_version:
             return
-        found = {_id(service): _selection(service) for service in page.items}
+        found = {object_key(service): _selection(service) for service in page.items}
         changed, self._services, self._services_version = found != self._services, found, version
         if changed:
             self._mark_changed()
@@ -324,25 +298,27 @@ class HostsFiles:
         if int(version) <= self._services_version:
             return
         self._services_version = int(version)
-        if event is WatchEventType.DELETED:
-            self._services.pop(_id(service), None)
-        else:
-            self._services[_id(service)] = _selection(service)
-        self._mark_changed()
+        found = None if event is WatchEventType.DELETED else _selection(service)
+        self._set(self._services, object_key(service), found)
 
     def _slices_listed(self, page: ListPage) -> None:
-        found = {_id(one): _endpoints(one) for one in page.items}
+        found = {object_key(one): _endpoints(one) for one in page.items}
         if found != self._slices:
             self._slices = found
             self._mark_changed()
 
     def _slice_changed(self, event: WatchEventType, one: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
         found = () if event is WatchEventType.DELETED else _endpoints(one)
-        if self._slices.get(_id(one), ()) != found:
-            self._slices[_id(one)] = found
+        self._set(self._slices, object_key(one), found or None)
+
+    def _set(self, table: dict[Key, T], key: Key, value: T | None) -> None:
+        """Set an entry or, with None, remove the entry; write the files if that is a change."""
+        if table.get(key) != value:
+            if value is None:
+                del table[key]
+            else:
+                table[key] = value
             self._mark_changed()
-        if not found:
-            self._slices.pop(_id(one), None)
 
     def _mark_changed(self) -> None:
         self._changes += 1
@@ -352,23 +328,16 @@ class HostsFiles:
 
 def rewrite(path: Path, text: str) -> None:
     """Overwrite the file in place, so that it is never empty for a reader."""
-    data = text.encode()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
-    finally:
-        os.close(fd)
-
-
-def _id(item: Body) -> _Id:
-    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b", buffering=0) as file:
+        file.write(text.encode())
+        file.truncate()
 
 
 def _selection(service: Body) -> ServiceSelection:
     spec = service.get("spec") or {}
     includes_unready = bool(spec.get("publishNotReadyAddresses"))
-    return ServiceSelection(*_id(service), tuple((spec.get("selector") or {}).items()), includes_unready)
+    key, labels = object_key(service), tuple((spec.get("selector") or {}).items())
+    return ServiceSelection(key.namespace, key.name, labels, includes_unready)
 
 
 def _endpoints(one: Body) -> tuple[Endpoint, ...]:

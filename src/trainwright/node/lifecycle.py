@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting and stopping the pod and its containers, in the order of a pod's life.
 
-A container that cannot be configured waits, and the agent tries it again. A program that cannot be executed counts as
+A container that cannot be configured waits, and the agent tries again to start it. A program that cannot run counts as
 a container that ended with the exit code of a shell (126 or 127). Stopping is: preStop hook, SIGTERM, grace period,
 SIGKILL.
 """
@@ -13,13 +13,13 @@ import shutil
 import signal
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from trainwright.errors import ApiError, ConflictError, EngineError, ForbiddenError, NotFoundError, UnavailableError
+from trainwright.errors import ApiError, ConflictError, EngineError, NotFoundError, UnavailableError
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
 from trainwright.node import environment, logs, sources, volumes
-from trainwright.node.context import RETRIABLE_ERRORS
 from trainwright.node.link import ContainerEnd, SupervisorLost, SupervisorRefused
 from trainwright.node.pod import DEFAULT_MESSAGE_PATH, ContainerRecord, PodState, loop_time
 from trainwright.node.sources import CONFIG_ERROR, CREATE_ERROR, ContainerConfigError
@@ -34,7 +34,7 @@ _IGNORED_FIELDS = ("hostAliases", "securityContext", "dnsConfig")
 #: The exit codes of a shell for a program that cannot be executed or is not found, and of a runtime for other errors.
 _CANNOT_RUN_CODES = (126, 127)
 _START_ERROR_CODE = 128
-#: After a failed renewal of a token the agent waits this many times shorter than between two renewals.
+#: After a failed renewal of a token, the agent waits for the time between two renewals divided by this number.
 _RETRY_DIVISOR = 10
 
 
@@ -45,7 +45,7 @@ class _DevicesBusyError(Exception):
 async def start_container(pod: PodState, container: ContainerRecord) -> None:
     """Ask the supervisor to start a container, as soon as the container can be configured.
 
-    Returns when the request is sent; `start_answered` and `wait_ended` of the container tell what happens next.
+    Returns when the request is sent; `start_answered` and `ended` of the container tell what happens next.
     """
     context = pod.context
     while True:
@@ -66,7 +66,10 @@ async def start_container(pod: PodState, container: ContainerRecord) -> None:
             await _wait_before_retry(pod, container, CONFIG_ERROR, problem)
         except (EngineError, OSError, ApiError) as problem:
             await _wait_before_retry(pod, container, CREATE_ERROR, problem)
-    _send_start(pod, container, request)
+    # Do not wait for the answer, so that it is also handled if the worker is cancelled meanwhile.
+    container.set_starting(request["container"], context.clock.now())
+    context.link.on_ended[container.id] = partial(pod.container_ended, container)
+    context.link.start(request).add_done_callback(partial(_start_answered, pod, container))
 
 
 async def _open_pod(pod: PodState) -> None:
@@ -94,8 +97,10 @@ async def _open_request(pod: PodState) -> OpenPod:
     context, settings = pod.context, pod.context.settings
     if context.addresses is not None and pod.has_own_network and not pod.assigned_address:
         pod.assigned_address = context.addresses.take()
+    network: Literal["own", "host"] = "own" if pod.has_own_network else "host"
+    request: OpenPod = {"pod": pod.uid, "host": pod.hostname, "address": pod.address, "network": network}
     if not settings.sandboxed:
-        return {"pod": pod.uid, "host": pod.hostname, "address": pod.address, "network": "host"}
+        return request
     annotations = pod.body["metadata"].get("annotations") or {}
     if pod.has_own_network and context.addresses is None and ADDRESS not in annotations:
         raise ContainerConfigError(
@@ -103,10 +108,7 @@ async def _open_request(pod: PodState) -> OpenPod:
         )
     pod.has_folder = True
     return {
-        "pod": pod.uid,
-        "host": pod.hostname,
-        "address": pod.address,
-        "network": "own" if pod.has_own_network else "host",
+        **request,
         "hosts": await context.hosts.file_for(pod.body, pod.assigned_address) if context.hosts is not None else None,
         "tmp": f"{pod.folder}/tmp",  # noqa: S108 - the pod's own
         "shm": volumes.shared_memory_size(pod.body),
@@ -127,7 +129,7 @@ async def _wait_before_retry(pod: PodState, container: ContainerRecord, reason: 
 
 
 def _config_map_versions(pod: PodState, container: ContainerRecord) -> dict[Key, int]:
-    """The versions of the ConfigMaps that the container refers to; 0 for one that does not exist."""
+    """The versions of the ConfigMaps that the container refers to; 0 for a ConfigMap that does not exist."""
     wanted = sources.referenced_by(pod.body, container.body, mounts=pod.context.settings.sandboxed)
     found = {name: pod.sources.get((kind, name)) for kind, name in wanted if kind == sources.CONFIG_MAP}
     return {
@@ -173,7 +175,7 @@ async def _fetch_sources(pod: PodState, container: ContainerRecord) -> sources.S
         return await _fetch(pod, wanted) if wanted else {}
     except UnavailableError:
         if wanted <= pod.sources.keys():
-            return pod.sources  # a container that restarts during an outage of the API uses the objects it had
+            return pod.sources  # a container that restarts during an outage of the API uses its old objects
         raise
 
 
@@ -217,24 +219,13 @@ def _volume_input(pod: PodState, found: sources.Sources) -> volumes.VolumeInput:
 
 
 def _limits(body: Body) -> Limits:
-    limits = (body.get("resources") or {}).get("limits")
-    if not limits:
-        return {}
-    memory, cpu = quantity(limits.get("memory")), quantity(limits.get("cpu"))
+    limits = (body.get("resources") or {}).get("limits") or {}
     found: Limits = {}
-    if memory:
+    if memory := quantity(limits.get("memory")):
         found["memory"] = int(memory)
-    if cpu:
+    if cpu := quantity(limits.get("cpu")):
         found["cpu"] = float(cpu)
     return found
-
-
-def _send_start(pod: PodState, container: ContainerRecord, request: StartContainer) -> None:
-    """Send the request without waiting, so that the answer is also handled if the worker is cancelled meanwhile."""
-    link = pod.context.link
-    container.set_starting(request["container"], pod.context.clock.now())
-    link.follow(container.id, partial(pod.container_ended, container))
-    link.start(request).add_done_callback(partial(_start_answered, pod, container))
 
 
 def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.Future[Started]) -> None:
@@ -242,19 +233,13 @@ def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.F
     if isinstance(refusal, SupervisorLost):
         return  # the agent tells all its workers that the supervisor is lost
     if isinstance(refusal, SupervisorRefused):
-        pod.context.link.unfollow(container.id)
+        pod.context.link.on_ended.pop(container.id, None)
         code = refusal.code or _START_ERROR_CODE
         reason = "ContainerCannotRun" if code in _CANNOT_RUN_CODES else "StartError"
         end = ContainerEnd(code=code, at=pod.context.clock.now().timestamp())
         container.set_terminated(end, reason, str(refusal))
     container.set_start_answered()
     pod.mark_changed()
-
-
-async def stop_containers(pod: PodState) -> None:
-    """Stop all containers. Those that still run at `pod.kill_time` are killed."""
-    deadline = pod.kill_time if pod.kill_time is not None else loop_time()
-    await asyncio.gather(*(stop_container(pod, one, deadline) for one in pod.containers if one.live))
 
 
 async def stop_container(pod: PodState, container: ContainerRecord, deadline: float) -> None:
@@ -267,16 +252,18 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
         deadline = max(deadline, loop_time() + min_grace)
     if not container.live:
         return
-    if pod.kill_time is not None:  # it may have become earlier while the hook ran
+    if pod.kill_time is not None:  # the time may have become earlier while the hook ran
         deadline = min(deadline, max(pod.kill_time, loop_time() + (min_grace if hook else 0)))
     container.kill_at(deadline, link)
     if loop_time() < deadline:
-        link.signal({"container": container.id, "signal": _stop_signal(container.body)})
-    await container.wait_ended()
+        name = str((container.body.get("lifecycle") or {}).get("stopSignal"))
+        number = signal.Signals.__members__.get(name, signal.SIGTERM)
+        link.signal({"container": container.id, "signal": int(number)})
+    await container.ended.wait()
 
 
 async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: str, timeout: float) -> str:
-    """Run a hook for at most `timeout` seconds. Returns what went wrong; empty if nothing did."""
+    """Run a hook for at most `timeout` seconds. Returns what went wrong; empty if nothing went wrong."""
     match hook:
         case {"exec": {"command": [*argv]}}:
             try:
@@ -293,11 +280,6 @@ async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: 
     return ""
 
 
-def _stop_signal(body: Body) -> int:
-    name = (body.get("lifecycle") or {}).get("stopSignal")
-    return int(signal.Signals.__members__.get(str(name), signal.SIGTERM))
-
-
 def release_resources(pod: PodState) -> None:
     """Close the pod in the supervisor and return its devices and its address. No container may run any more.
 
@@ -312,13 +294,13 @@ def release_resources(pod: PodState) -> None:
     if pod.assigned_address and context.addresses is not None:
         context.addresses.put(pod.assigned_address)
         if context.hosts is not None:
-            context.hosts.address_released(pod.uid)
+            context.hosts.assigned.pop(pod.uid, None)
     if pod.token_refresh is not None:
         pod.token_refresh.cancel()
 
 
 def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
-    """Allow the supervisor to forget how these containers ended, since the status says it."""
+    """Allow the supervisor to forget how these containers ended, since the status has the ends."""
     for container in containers:
         if container.id:
             pod.context.link.forget({"container": container.id})
@@ -326,27 +308,19 @@ def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
 
 async def delete_object(pod: PodState) -> None:
     """Delete the pod object without a grace period, since none of its containers runs any more."""
-    context, settings, delays = pod.context, pod.context.settings, pod.context.settings.delays
-    wait = delays.api_retry
-    if context.reports.closing and not settings.kubelet:
+    context = pod.context
+    if context.reports.closing and not context.settings.kubelet:
         return  # the embedded engine ends, and its objects end with it
-    while not pod.report.gone:
-        try:
+
+    async def delete() -> None:
+        with contextlib.suppress(NotFoundError, ConflictError):
             await context.cluster.delete(PODS.whole(), pod.key, uid=pod.uid, grace=0)
-        except (NotFoundError, ConflictError):
-            return
-        except RETRIABLE_ERRORS as error:
-            if isinstance(error, ForbiddenError):
-                context.notices.send_once(f"pod {pod.key}: the API server forbids its deletion, retrying: {error}")
-            if context.reports.closing:
-                return
-            await asyncio.sleep(error.retry_after or wait)
-            wait = min(2 * wait, delays.max_api_retry)
-        except ApiError as error:
-            context.notices.send_once(f"pod {pod.key}: it cannot be deleted: {error}")
-            return
-        else:
-            return
+
+    try:
+        if not pod.report.gone:
+            await context.reports.retry(delete, f"pod {pod.key}: the API server forbids its deletion")
+    except ApiError as error:
+        context.notices.send_once(f"pod {pod.key}: it cannot be deleted: {error}")
 
 
 async def remove_files(pod: PodState) -> None:

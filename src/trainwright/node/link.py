@@ -27,7 +27,6 @@ from trainwright.node.supervisor.protocol import (
     Config,
     ContainerRequest,
     Done,
-    Ended,
     Exec,
     Executed,
     Leased,
@@ -43,7 +42,7 @@ AnswerT = TypeVar("AnswerT")
 
 _START_CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.node.supervisor.main import main; main()"
 _READY_TIMEOUT_SECONDS = 15.0
-#: A supervisor that has not ended this long after `close` is killed.
+#: A supervisor that has not ended this many seconds after `close` is killed.
 _EXIT_TIMEOUT_SECONDS = 10.0
 _LOG_NAME = "supervisor.log"
 #: The agent trusts its supervisor: this limit only ends a connection whose data is damaged.
@@ -51,7 +50,7 @@ _MAX_MESSAGE_BYTES = 1 << 30
 
 
 class SupervisorRefused(EngineError):  # noqa: N818 - an answer of the supervisor, not a defect
-    """The supervisor refused a request. `code` is the exit code that the container gets for it; 0: none."""
+    """The supervisor refused a request. `code` is the exit code that the container gets; 0: no exit code."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -63,7 +62,7 @@ class SupervisorLost(SupervisorRefused):
 
 
 class ContainerEnd(Struct, frozen=True, gc=False):
-    """How a container ended: exit code (128 + n after signal n), and when, in seconds since 1970."""
+    """How a container ended: exit code (128 + n after signal n), and the time, in seconds since 1970."""
 
     container: str = ""
     code: int = 0
@@ -73,7 +72,7 @@ class ContainerEnd(Struct, frozen=True, gc=False):
 
 
 def read_ends(folder: Path) -> dict[str, ContainerEnd]:
-    """The ends in the journal of the supervisor of that folder, by container ID. The agent may not know them yet."""
+    """The ends in the journal of the supervisor of that folder, by container ID; the agent may not know some yet."""
     known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
     return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
 
@@ -87,21 +86,11 @@ class _Envelope(Struct, gc=False):
     code: int = 0
     #: The text of the events `failed` and `notice`.
     text: str = ""
-    #: The protocol and the version of the supervisor, in the event `ready`.
-    protocol: int | None = None
-    version: str = ""
-
-
-class _PendingRequest(Struct, frozen=True):
-    """A request that the supervisor has not answered yet."""
-
-    future: asyncio.Future[Any]
-    decode: Callable[[bytes], Any]
 
 
 _envelope = msgspec.json.Decoder(_Envelope).decode
 _ready = msgspec.json.Decoder(Ready).decode
-_ended = msgspec.json.Decoder(Ended).decode
+_ended = msgspec.json.Decoder(ContainerEnd).decode
 _done = msgspec.json.Decoder(Done).decode
 _started = msgspec.json.Decoder(Started).decode
 _executed = msgspec.json.Decoder(Executed).decode
@@ -115,6 +104,8 @@ class SupervisorLink(asyncio.Protocol):
         self.folder = folder
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
+        #: By container ID: the function to call when that container ends. Set before `start`: it may end at once.
+        self.on_ended: dict[str, Callable[[ContainerEnd], None]] = {}
         self.alive = True
         #: The ends in the journal of the previous supervisor, by container ID.
         self.previous_ends: dict[str, ContainerEnd] = {}
@@ -124,8 +115,8 @@ class SupervisorLink(asyncio.Protocol):
         #: The first message of the supervisor: its runtime, how it limits resources, its notices.
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._pending: dict[int, _PendingRequest] = {}
-        self._ends: dict[str, Callable[[ContainerEnd], None]] = {}
+        #: The requests without an answer: the future that waits for the answer, and the decoder of the answer.
+        self._pending: dict[int, tuple[asyncio.Future[Any], Callable[[bytes], Any]]] = {}
         self._id = 0
         self._lines = LineSplitter(_MAX_MESSAGE_BYTES)
         self._out: list[bytes] = []
@@ -138,7 +129,7 @@ class SupervisorLink(asyncio.Protocol):
         """Start a supervisor with that configuration and wait until it is ready. Raises EngineError."""
         folder = Path(config["folder"])
         folder.mkdir(parents=True, exist_ok=True)
-        previous_ends = read_ends(folder)  # read it first: a new supervisor empties its journal
+        previous_ends = read_ends(folder)  # read the journal first: a new supervisor empties it
         ours, theirs = socket.socketpair()
         with theirs:
             process = _spawn({**config, "fd": theirs.fileno()}, folder / _LOG_NAME)
@@ -184,20 +175,12 @@ class SupervisorLink(asyncio.Protocol):
         self._send_request("kill", container)
 
     def forget(self, container: ContainerRequest) -> None:
-        """Allow the supervisor to forget the end of a container, since the API has it."""
+        """Allow the supervisor to forget the end of a container, since the API has this end."""
         self._send_request("forget", container)
 
     def ping(self) -> asyncio.Future[Done]:
         """Ask the supervisor for an answer, to see that it works."""
         return self._request("ping", {}, _done)
-
-    def follow(self, container: str, ended: "Callable[[ContainerEnd], None]") -> None:
-        """Call `ended` when that container ends. Call this before `start`, since a container may end at once."""
-        self._ends[container] = ended
-
-    def unfollow(self, container: str) -> None:
-        """Undo `follow` for a container that was not started."""
-        self._ends.pop(container, None)
 
     async def close(self) -> None:
         """Close the connection. A supervisor that must not outlive the agent ends its pods and itself: wait for it."""
@@ -222,7 +205,7 @@ class SupervisorLink(asyncio.Protocol):
         if not self.alive:
             future.set_exception(SupervisorLost(self.loss))
             return future
-        self._pending[self._enqueue(verb, fields)] = _PendingRequest(future, decode)
+        self._pending[self._enqueue(verb, fields)] = future, decode
         return future
 
     def _send_request(self, verb: str, fields: Mapping[str, Any]) -> None:
@@ -259,32 +242,27 @@ class SupervisorLink(asyncio.Protocol):
             self._resolve(message, line)
         elif message.event == "ended":
             end = _ended(line)
-            ended = self._ends.pop(end["container"], None)
-            if ended is not None:
-                ended(ContainerEnd(end["container"], end["code"], end["signal"], end["oom"], end["at"]))
+            if (ended := self.on_ended.pop(end.container, None)) is not None:
+                ended(end)
         elif message.event == "ready" and not self.ready.done():
-            self._finish_handshake(message, line)
+            problem = mismatch(msgspec.json.decode(line), SUPERVISOR_PROTOCOL, "the supervisor", "the agent")
+            if problem is None:
+                self.ready.set_result(_ready(line))
+            else:
+                self.ready.set_exception(EngineError(problem))
         elif message.event == "failed" and not self.ready.done():
             self.ready.set_exception(EngineError(message.text))
         elif message.event == "notice":
             self.on_notice(message.text)
 
-    def _finish_handshake(self, message: _Envelope, line: bytes) -> None:
-        handshake = {"protocol": message.protocol, "version": message.version}
-        problem = mismatch(handshake, SUPERVISOR_PROTOCOL, "the supervisor", "the agent")
-        if problem is None:
-            self.ready.set_result(_ready(line))
-        else:
-            self.ready.set_exception(EngineError(problem))
-
     def _resolve(self, message: _Envelope, line: bytes) -> None:
-        pending = self._pending.pop(message.id or 0, None)
-        if pending is None or pending.future.done():
+        future, decode = self._pending.pop(message.id or 0, (None, _done))
+        if future is None or future.done():
             return
         if message.error is None:
-            pending.future.set_result(pending.decode(line))
+            future.set_result(decode(line))
         else:
-            pending.future.set_exception(SupervisorRefused(message.error, message.code))
+            future.set_exception(SupervisorRefused(message.error, message.code))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the cause does not matter
         """Fail all open requests (asyncio calls this)."""
@@ -294,10 +272,10 @@ class SupervisorLink(asyncio.Protocol):
             self.ready.set_exception(SupervisorLost(self.loss))
         self.ready.exception()  # marks the exception as retrieved, so that asyncio does not log it
         open_requests, self._pending = self._pending, {}
-        for pending in open_requests.values():
-            if not pending.future.done():
-                pending.future.set_exception(SupervisorLost(self.loss))
-        self._ends.clear()
+        for future, _ in open_requests.values():
+            if not future.done():
+                future.set_exception(SupervisorLost(self.loss))
+        self.on_ended.clear()
         if not self._closing:
             self.on_lost()
 
@@ -326,7 +304,7 @@ async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
-    """Start the process in a session of its own, so that Ctrl-C in the agent's terminal does not reach it."""
+    """Start the process in a session of its own, so that Ctrl-C in the agent's terminal does not reach the process."""
     code = _START_CODE.format(str(Path(trainwright.__file__).parents[1]))
     argv = [sys.executable, "-E", "-s", "-S", "-c", code, msgspec.json.encode(config).decode()]
     network, leases = config.get("network"), config.get("leases")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's HTTPS server for container logs: for `kubectl logs`, the API server sends a request to it.
+"""The node's HTTPS server for container logs: for `kubectl logs`, the API server sends a request to this server.
 
 It accepts only clients with a certificate that the cluster trusts, and asks the API server for each request whether
 this user may read the logs.
@@ -17,14 +17,14 @@ from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, LogPart
 
 _LOGS = "/containerLogs/{namespace}/{pod}/{container}"
-#: The API's numbers have 64 bits.
+#: Maximum number of digits of a number: the API's numbers have 64 bits.
 _MAX_DIGITS = 19
-#: About 32 years: older than any log, and safe to subtract from a date.
+#: Maximum age of log lines in a request: about 32 years, older than any log, and safe to subtract from a date.
 _MAX_SINCE_SECONDS = 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: The log of a container. The call itself raises NotFoundError and InvalidError.
+#: A function that returns the log of a container. The call itself raises NotFoundError and InvalidError.
 Logs = Callable[[Key, str, LogPart], AsyncGenerator[bytes, None]]
-#: Whether a user with these groups may read logs.
+#: A function that returns whether a user with these groups may read logs.
 Authorizer = Callable[[str, list[str]], Awaitable[bool]]
 
 

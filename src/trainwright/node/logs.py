@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logs of containers: read them with the options of `kubectl logs`, and remove those of pods that are gone.
+"""The logs of containers: read them with the options of `kubectl logs`, and remove the logs of pods that are gone.
 
 The supervisor writes the files, with a timestamp before each line, and rotates them. `read` joins the files of a log.
 """
@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import shutil
+import sys
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,12 +18,12 @@ from trainwright.runtime.ports import LogPart
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) ")
 _TIMESTAMP_BYTES = 31
 _CHUNK_BYTES = 64 * 1024
-#: How often a log that does not grow is read again.
+#: Seconds between two reads of a log that does not grow.
 _POLL_SECONDS = 0.1
 
 
 class LogLines:
-    """Drops lines from before `part.since`, and removes the timestamps unless they are asked for."""
+    """Drops lines from before `part.since`, and removes the timestamps unless the request asks for them."""
 
     def __init__(self, part: LogPart) -> None:
         self._with_timestamps = part.timestamps
@@ -56,7 +57,7 @@ class LogLines:
     def _begin_line(self, data: bytes, position: int, out: list[bytes]) -> int:
         """Handle the beginning of a line and return where its text begins.
 
-        A line without a timestamp has that of the line before.
+        A line without a timestamp has the timestamp of the line before.
         """
         found = _TIMESTAMP.match(data, position)
         self._timestamp = found[1] if found else self._timestamp
@@ -68,15 +69,13 @@ class LogLines:
 
 async def read(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
     """The part of the log at that path; `live` says whether its container still runs. Raises FileNotFoundError."""
-    left = part.limit
+    left = sys.maxsize if part.limit is None else part.limit
     async for chunk in _chunks(path, part, live):
-        shown = chunk if left is None else chunk[:left]
-        if shown:
+        if shown := chunk[:left]:
             yield shown
-        if left is not None:
-            left -= len(shown)
-            if left <= 0:
-                return
+        left -= len(shown)
+        if left <= 0:
+            return
 
 
 async def _chunks(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
@@ -96,7 +95,7 @@ async def _chunks(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGe
 
 
 async def _new_data(path: str, fd: int, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """What is written from now on. After a rotation the old file is read to its end before the new one."""
+    """What is written from now on. After a rotation the old file is read to its end before the new file."""
     own = fd
     try:
         while True:
@@ -133,7 +132,7 @@ def _log_files(path: str) -> list[str]:
 
 
 def _tail_start(files: list[str], lines: int) -> tuple[int, int]:
-    """Where the last lines begin: the index of the file, and the offset in it."""
+    """Where the last lines begin: the index of the file, and the offset in the file."""
     left = lines
     for index in reversed(range(len(files))):
         with Path(files[index]).open("rb") as file:
@@ -163,7 +162,7 @@ UID_PREFIX_LENGTH = 8
 
 
 def remove_logs(folder: Path, name: str, uid: str) -> None:
-    """Remove the logs of one pod, but not those of other pods of its name."""
+    """Remove the logs of one pod, but not the logs of other pods of its name."""
     logs = folder / "logs" / name
     for log in logs.glob(f"{uid[:UID_PREFIX_LENGTH]}-*"):
         log.unlink(missing_ok=True)

@@ -16,12 +16,12 @@ from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet, inventory
 from trainwright.node.requests import PODS
 
-#: Version 1 writes "no limit" as the largest number of whole pages: more than any machine has.
+#: A limit from this size on means "no limit". Version 1 writes the largest number of whole pages instead.
 _NO_LIMIT_BYTES = 2**60
 
 
 class CgroupLimits(Struct, frozen=True):
-    """CPU in thousandths, memory in bytes; None: no limit."""
+    """The limits for CPU in thousandths and for memory in bytes; None: no limit."""
 
     cpu: int | None = None
     memory: int | None = None
@@ -36,24 +36,20 @@ def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of the groups above it, in every hierarchy with this controller."""
-    paths = dict(_cgroup_paths(root))
+    paths: dict[str, str] = {}  # version 2 has one path for all controllers, with an empty name
+    for line in _lines(root / "proc/self/cgroup"):
+        _, names, path = line.split(":", 2)
+        paths |= dict.fromkeys(names.split(","), path)
     for point, base, filesystem, options in _cgroup_mounts(root):
         is_v1 = filesystem == "cgroup" and controller in options
         name = controller if is_v1 else "" if filesystem == "cgroup2" else None
         if name is None or name not in paths:
             continue
-        # In a container the path may be the one on the host: then only the mount point itself is the container's group.
+        # In a container the path may be a path on the host: then only the mount point itself is the container's group.
         inside = paths[name].removeprefix(base.rstrip("/")).strip("/")
         parts = inside.split("/") if inside and ".." not in inside else []
         top = root / point.lstrip("/")
         yield from (top.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
-
-
-def _cgroup_paths(root: Path) -> Iterator[tuple[str, str]]:
-    """Pairs of controller and path; version 2 has one path for all controllers, with an empty name."""
-    for line in _lines(root / "proc/self/cgroup"):
-        _, names, path = line.split(":", 2)
-        yield from ((name, path) for name in names.split(","))
 
 
 def _cgroup_mounts(root: Path) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -93,7 +89,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-#: In practice no limit: memory limits the number of pods of a machine.
+#: The pod capacity of a node. In practice this is no limit: memory limits the number of pods of a machine.
 _MAX_PODS = "10000"
 
 
@@ -112,9 +108,9 @@ class NodeCapacity(Struct, frozen=True):
 
 
 def machine(devices: Mapping[str, DeviceSet]) -> NodeCapacity:
-    """The part of this machine that this process may use. `devices` are those that the user declares."""
+    """The part of this machine that this process may use. `devices` are the devices that the user declares."""
     limits = cgroup_limits()
-    cpu = _cpus() * 1000
+    cpu = 1000 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return NodeCapacity(min(cpu, limits.cpu or cpu), min(memory, limits.memory or memory), inventory(devices))
 
@@ -125,17 +121,8 @@ def share(whole: NodeCapacity, nodes: int) -> tuple[NodeCapacity, ...]:
         raise UsageError(f"expected at least one node, found {nodes}")
     if whole.cpu < nodes:
         raise UsageError(f"{nodes} nodes are too many for this machine, which has only {whole.cpu}m CPU")
-    return tuple(
-        NodeCapacity(whole.cpu // nodes, whole.memory // nodes, _device_share(whole.devices, index, nodes))
+    shares = [
+        {name: replace(found, ids=found.ids[index::nodes]) for name, found in whole.devices.items()}
         for index in range(nodes)
-    )
-
-
-def _device_share(devices: Mapping[str, DeviceSet], index: int, nodes: int) -> dict[str, DeviceSet]:
-    """The devices of one of the nodes: every n-th one."""
-    return {name: replace(found, ids=found.ids[index::nodes]) for name, found in devices.items()}
-
-
-def _cpus() -> int:
-    """The CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ]
+    return tuple(NodeCapacity(whole.cpu // nodes, whole.memory // nodes, devices) for devices in shares)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of any cluster (`trainwright node`): the agent with its supervisor, its network and its devices.
 
-It reaches the cluster through `runtime.ports.Cluster` only. `local.node_pool` is the same for the embedded engine.
+The node reaches the cluster through `runtime.ports.Cluster` only. `local.node_pool` is the same for the embedded
+engine.
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import fcntl
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable
-from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -22,32 +22,30 @@ from trainwright.node.context import Tokens
 from trainwright.node.devices.pool import DevicePool
 from trainwright.node.link import SupervisorLink
 from trainwright.node.network.shared import NetworkMember, join
-from trainwright.node.pod import ContainerRecord
 from trainwright.node.settings import CHOSEN, PLAIN, AgentSettings
 from trainwright.runtime.ports import Cluster, LogPart, WallClock
 
-Notify = Callable[[str], None]
 #: The parts of the agent's folder that hold Secrets, tokens and logs: other users must not read them.
 _PRIVATE_FOLDERS = ("pods", "logs")
 _NETWORK_HOLDER_KILLED = (
     "the process that holds the network of this machine's nodes was killed: pods continue to run, but agents that start"
     " from now on get another network, which the pods of this agent do not reach; restart all agents to repair this"
 )
-#: How long a device stays leased after its pod has ended: the supervisor releases its lock within this time.
+#: Seconds that a device stays leased after its pod has ended: the supervisor releases its lock within this time.
 _DEVICE_LINGER_SECONDS = 1.0
 
 
 class LocalNode:
     """One node. Call `prepare`, then `start`, then `leave`."""
 
-    def __init__(self, settings: AgentSettings, notify: Notify) -> None:
+    def __init__(self, settings: AgentSettings, notify: Callable[[str], None]) -> None:
         self._settings = settings
         self._notify = notify
         self._member: NetworkMember | None = None
         self._link: SupervisorLink | None = None
         self._agent: Agent | None = None
         self._lock = _lock_folder(Path(settings.folder))
-        # Pretended devices are not leased, since several agents on one machine may pretend to have the same ones.
+        # Pretended devices are not leased, since several agents on one machine may pretend to have the same devices.
         real = {name: found for name, found in settings.devices.items() if not found.pretended}
         self._devices = DevicePool({settings.node: real}, "", WallClock())
         self._devices.linger = _DEVICE_LINGER_SECONDS
@@ -97,18 +95,12 @@ class LocalNode:
     async def start(self, cluster: Cluster, port: int, tokens: Tokens) -> None:
         """Register the node and begin to run pods; `port` is the port that serves logs."""
         assert self._link is not None  # noqa: S101 - `prepare` has set it
-        self._settings = replace(self._settings, port=port)
-        settings, notify = self._settings, self._notify
-        self._agent = Agent(cluster, self._link, WallClock(), settings, notify, tokens, leases=self._devices)
+        self._settings = settings = replace(self._settings, port=port)
+        self._agent = Agent(cluster, self._link, WallClock(), settings, self._notify, tokens, leases=self._devices)
         for notice in self._link.ready.result()["notices"]:
             self._notify(notice)
-        self._link.on_lost = partial(self._supervisor_lost, self._link.on_lost)
         self._agent.on_failed = self.broken.set
         await self._agent.start()
-
-    def _supervisor_lost(self, tell_agent: Callable[[], None]) -> None:
-        tell_agent()
-        self.broken.set()
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
         """Stop the pods within `grace` seconds (None: their own grace periods), then the node. Its logs stay.
@@ -137,22 +129,18 @@ class LocalNode:
         worker = self._agent.worker(pod) if self._agent is not None else None
         if worker is None:
             raise NotFoundError(f'pod "{pod}" is not on node "{self._settings.node}"')
-        state = worker.pod
-        found = next((one for one in state.containers if one.view.name == name), None)
+        found = next((one for one in worker.pod.containers if one.view.name == name), None)
         if found is None:
             raise NotFoundError(f'container "{name}" is not in pod "{pod}"')
         restarts = found.view.restarts - part.previous
-        path = state.log_path(found, restarts)
+        path = worker.pod.log_path(found, restarts)
         if restarts < 0 or not Path(path).exists():
-            which = "previous terminated container" if part.previous else "container"
-            problem = "not found" if part.previous else _why_no_log(found)
-            raise InvalidError(f'{which} "{name}" in pod "{pod.name}" {problem}')
+            if part.previous:
+                raise InvalidError(f'previous terminated container "{name}" in pod "{pod.name}" not found')
+            waiting = found.view.state.get("waiting")
+            problem = f"is waiting to start: {waiting.get('reason', '')}" if waiting else "has no log any more"
+            raise InvalidError(f'container "{name}" in pod "{pod.name}" {problem}')
         return logs.read(path, part, lambda: found.live and found.view.restarts == restarts)
-
-
-def _why_no_log(container: ContainerRecord) -> str:
-    waiting = container.view.state.get("waiting")
-    return f"is waiting to start: {waiting.get('reason', '')}" if waiting else "has no log any more"
 
 
 def _lock_folder(folder: Path) -> int:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainwright import __version__
-from trainwright.errors import AlreadyExistsError, NotFoundError
+from trainwright.errors import AlreadyExistsError, ApiError, NotFoundError
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
@@ -21,7 +21,7 @@ from trainwright.runtime.ports import LEASES, NODES, Clock, Cluster
 
 _NODES = NODES.whole()
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-#: The namespace of the leases of nodes, and how long a lease is valid: both as a kubelet has them.
+#: The namespace of the leases of nodes, and the seconds for which a lease is valid: both as a kubelet has them.
 _LEASE_NAMESPACE, _LEASE_SECONDS = "kube-node-lease", 40
 #: The agent writes the whole status at every 30th heartbeat, and when a heartbeat is later than 1.5 intervals.
 _HEARTBEATS_PER_STATUS = 30
@@ -37,21 +37,22 @@ class AgentNode:
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
+        self._key, self._lease_key = Key("", settings.node), Key(_LEASE_NAMESPACE, settings.node)
         self._state = _READY_STATE
         self._state_since = self._registered_at = ""
         self._uid = ""
         self._beats = 0
         self._last_beat = clock.now()
 
-    @property
-    def name(self) -> str:
-        """The name of the node."""
-        return self._settings.node
-
     async def register(self) -> None:
-        """Create the Node, or take over an existing one of this name, and set it to ready."""
+        """Create the Node, or take over an existing Node of this name, and set it to ready."""
         settings = self._settings
-        meta = {"name": settings.node, "labels": _labels(settings.node) | settings.labels}
+        labels = {
+            "kubernetes.io/hostname": settings.node,
+            "kubernetes.io/os": sys.platform,
+            "kubernetes.io/arch": _architecture(),
+        }
+        meta = {"name": settings.node, "labels": labels | settings.labels}
         spec: Body = {"taints": list(settings.taints)} if settings.taints else {}
         body: Body = {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec}
         try:
@@ -71,10 +72,12 @@ class AgentNode:
             await self._write_status({})
             return
         try:
-            await self._renew_lease()
+            await self._cluster.patch(LEASES, self._lease_key, {"spec": self._lease_spec()})
             self._beats += 1
             # Kubernetes may have set a late node to Unknown, and a renewed lease alone does not undo that.
-            if self._is_late() or not self._beats % _HEARTBEATS_PER_STATUS:
+            elapsed = (self._clock.now() - self._last_beat).total_seconds()
+            is_late = elapsed > _MAX_LATE_INTERVALS * self._settings.heartbeat
+            if is_late or not self._beats % _HEARTBEATS_PER_STATUS:
                 await self._write_status(self._node_status())
             self._last_beat = self._clock.now()
         except NotFoundError:
@@ -84,21 +87,15 @@ class AgentNode:
                 await self.fail(*state[1:])
 
     async def fail(self, reason: str, message: str) -> None:
-        """Set the node to not ready."""
+        """Set the node to not ready, if the API server can be reached."""
         self._set_state("False", reason, message)
-        await self._write_status({})
+        with suppress(ApiError):
+            await self._write_status({})
 
     async def remove(self) -> None:
         """Delete the Node; Kubernetes deletes its lease."""
         with suppress(NotFoundError):
             await self._cluster.delete(_NODES, self._key, uid=self._uid)
-
-    def _is_late(self) -> bool:
-        return (self._clock.now() - self._last_beat).total_seconds() > _MAX_LATE_INTERVALS * self._settings.heartbeat
-
-    @property
-    def _key(self) -> Key:
-        return Key("", self._settings.node)
 
     def _set_state(self, *state: str) -> None:
         self._state = (state[0], state[1], state[2])
@@ -110,19 +107,14 @@ class AgentNode:
 
     async def _create_lease(self) -> None:
         """Create a lease that the Node owns, or take over the lease of an earlier Node of this name."""
-        key = Key(_LEASE_NAMESPACE, self._settings.node)
-        owner = {"apiVersion": "v1", "kind": "Node", "name": key.name, "uid": self._uid}
-        meta = {"name": key.name, "namespace": key.namespace, "ownerReferences": [owner]}
+        key, spec = self._lease_key, self._lease_spec()
+        owners = [{"apiVersion": "v1", "kind": "Node", "name": key.name, "uid": self._uid}]
+        meta = {"name": key.name, "namespace": key.namespace, "ownerReferences": owners}
         head = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
         try:
-            await self._cluster.create(LEASES, {**head, "metadata": meta, "spec": self._lease_spec()})
+            await self._cluster.create(LEASES, {**head, "metadata": meta, "spec": spec})
         except AlreadyExistsError:
-            await self._cluster.patch(
-                LEASES, key, {"metadata": {"ownerReferences": [owner]}, "spec": self._lease_spec()}
-            )
-
-    async def _renew_lease(self) -> None:
-        await self._cluster.patch(LEASES, Key(_LEASE_NAMESPACE, self._settings.node), {"spec": self._lease_spec()})
+            await self._cluster.patch(LEASES, key, {"metadata": {"ownerReferences": owners}, "spec": spec})
 
     def _lease_spec(self) -> Body:
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -150,7 +142,7 @@ class AgentNode:
         return found
 
     def _conditions(self) -> list[Body]:
-        """The conditions in the order of a kubelet: Ready is the last one."""
+        """The conditions in the order of a kubelet: Ready is the last condition."""
         state = ("False", "NotMeasured", "the node agent does not measure this")
         types = _PRESSURES if self._settings.kubelet else ()
         pressures = [self._condition(one, state, self._registered_at) for one in types]
@@ -166,14 +158,6 @@ class AgentNode:
             "lastHeartbeatTime": rfc3339(self._clock.now()),
             "lastTransitionTime": since,
         }
-
-
-def _labels(name: str) -> dict[str, str]:
-    return {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": sys.platform,
-        "kubernetes.io/arch": _architecture(),
-    }
 
 
 def _architecture() -> str:

@@ -8,14 +8,17 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from trainwright.model.cause import SIGNALS
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID, Key
+from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID
 from trainwright.model.units import parse_time, rfc3339
 from trainwright.node import environment
 from trainwright.node.context import AgentContext, StatusReport
@@ -23,9 +26,10 @@ from trainwright.node.devices.pool import Granted
 from trainwright.node.link import ContainerEnd, SupervisorLink
 from trainwright.node.logs import UID_PREFIX_LENGTH
 from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose
+from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
-#: A termination message has at most this many bytes from its file, or this many bytes and lines of the log.
+#: A termination message has at most this many bytes of its file, or this many bytes and lines of the log.
 _MESSAGE_BYTES = 4096
 _LOG_TAIL_BYTES = 2048
 _LOG_TAIL_LINES = 80
@@ -38,61 +42,45 @@ _CONTAINER_UNKNOWN = "The container could not be located when the node agent was
 _AGENT_RESTARTED = PodFailure(
     "NodeLost", "The node agent was restarted, and the processes of this pod ended with the agent before it"
 )
+_OWN_CONDITIONS = ("Initialized", "ContainersReady", "Ready")
 _DEFAULT_GRACE_SECONDS = 30.0
 _MAX_HOSTNAME_LENGTH = 63
 
 
-class ContainerRecord:
-    """A container over all its restarts. `view` is what the pod status says about it."""
+class ContainerRecord(Struct, eq=False):
+    """A container over all its restarts. `view` is what the pod status says about the container."""
 
-    __slots__ = (
-        "_kill_timer",
-        "_waiters",
-        "backoff",
-        "body",
-        "id",
-        "index",
-        "init",
-        "live",
-        "log",
-        "message_file",
-        "path",
-        "start_answered",
-        "started_at",
-        "started_loop_time",
-        "stop_message",
-        "view",
-    )
+    body: Body
+    index: int
+    init: bool
+    view: ContainerView
+    id: str = ""
+    log: str = ""
+    #: The file that the container may write its termination message to; empty: there is no such file.
+    message_file: str = ""
+    #: The container has a process, or the supervisor was asked to start its process.
+    live: bool = False
+    #: Events: the supervisor has answered the current start request, and the container has ended.
+    start_answered: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Seconds to wait before the next restart.
+    backoff: float = 0.0
+    #: The time at which the container was last started, by the event loop's clock and as RFC 3339.
+    started_loop_time: float = 0.0
+    started_at: str = ""
+    #: Why the agent stops the container; empty if it does not.
+    stop_message: str = ""
+    kill_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, body: Body, index: int, *, init: bool, after_inits: bool = False) -> None:
-        self.body = body
-        self.index = index
-        self.init = init
-        self.path = f"spec.{'initContainers' if init else 'containers'}[{index}]"
-        self.view = ContainerView(body["name"], INITIALIZING if after_inits else CREATING, body.get("image") or "")
-        self.id = ""
-        self.log = ""
-        #: The file that the container may write its termination message to; empty: it has none.
-        self.message_file = ""
-        #: The container has a process, or the supervisor was asked to start one.
-        self.live = False
-        #: Done when the supervisor has answered the current start request.
-        self.start_answered: asyncio.Future[None] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        #: Seconds to wait before the next restart.
-        self.backoff = 0.0
-        #: When the container was last started, by the event loop's clock and as RFC 3339.
-        self.started_loop_time = 0.0
-        self.started_at = ""
-        #: Why the agent stops the container, if it does.
-        self.stop_message = ""
-        self._kill_timer: asyncio.TimerHandle | None = None
+    @property
+    def path(self) -> str:
+        """The path of the container in the pod object."""
+        return f"spec.{'initContainers' if self.init else 'containers'}[{self.index}]"
 
     @property
     def has_hooks_or_probes(self) -> bool:
         """Whether the agent runs hooks or probes while the container runs."""
-        fields = ("lifecycle", "startupProbe", "readinessProbe", "livenessProbe")
-        return any(self.body.get(field) for field in fields)
+        return any(map(self.body.get, ("lifecycle", "startupProbe", "readinessProbe", "livenessProbe")))
 
     def set_waiting(self, reason: str, message: str) -> bool:
         """Record why the container cannot be started now. Return whether the state has changed."""
@@ -102,11 +90,12 @@ class ContainerRecord:
 
     def set_starting(self, container_id: str, now: datetime) -> None:
         """Record that the supervisor was asked to start the container under that ID."""
-        loop = asyncio.get_running_loop()
-        self.id, self.started_loop_time, self.started_at = container_id, loop.time(), rfc3339(now)
+        self.id, self.started_loop_time, self.started_at = container_id, loop_time(), rfc3339(now)
         self.stop_message = ""
         self.view.id = f"{CONTAINER_SCHEME}{container_id}"
-        self.start_answered, self.live = loop.create_future(), True
+        self.start_answered.clear()
+        self.ended.clear()
+        self.live = True
 
     def set_start_answered(self) -> None:
         """Record that the supervisor answered the start: the container runs, unless it has ended already."""
@@ -114,11 +103,10 @@ class ContainerRecord:
             self.view.state = {"running": {"startedAt": self.started_at}}
             if not self.has_hooks_or_probes:
                 self.view.ready = self.view.started = True
-        if self.start_answered is not None and not self.start_answered.done():
-            self.start_answered.set_result(None)
+        self.start_answered.set()
 
     def set_terminated(self, end: ContainerEnd, reason: str, message: str) -> None:
-        """Record the end of the container, and wake the tasks that wait for it."""
+        """Record the end of the container, and wake the tasks that wait for the end."""
         finished = rfc3339(datetime.fromtimestamp(end.at, UTC))
         state: dict[str, Any] = {
             "exitCode": end.code,
@@ -135,17 +123,7 @@ class ContainerRecord:
         self.view.ready = self.view.started = False
         self.kill_at(None)
         self.live = False
-        waiters, self._waiters = self._waiters, []
-        for future in waiters:
-            if not future.done():
-                future.set_result(None)
-
-    async def wait_ended(self) -> None:
-        """Wait until the container has ended. One future per waiter: cancelling one must not cancel the others."""
-        if self.live:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(future)
-            await future
+        self.ended.set()
 
     def prepare_restart(self) -> None:
         """Count a restart and move the terminated state to `lastState`."""
@@ -156,12 +134,12 @@ class ContainerRecord:
 
     def kill_at(self, when: float | None, link: SupervisorLink | None = None) -> None:
         """Kill all processes of the container at that time of the event loop's clock; None cancels the kill."""
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()
-            self._kill_timer = None
+        if self.kill_timer is not None:
+            self.kill_timer.cancel()
+            self.kill_timer = None
         if when is not None and link is not None and self.live:
             loop = asyncio.get_running_loop()
-            self._kill_timer = loop.call_at(when, lambda: link.kill({"container": self.id}))
+            self.kill_timer = loop.call_at(when, lambda: link.kill({"container": self.id}))
 
 
 class PodState:
@@ -172,13 +150,10 @@ class PodState:
         self.body = body
         self.context = context
         self.uid: str = meta["uid"]
-        self.key = Key(meta.get("namespace", ""), meta["name"])
+        self.key = object_key(body)
         inits = spec.get("initContainers") or ()
-        self.inits = [ContainerRecord(one, index, init=True) for index, one in enumerate(inits)]
-        self.mains = [
-            ContainerRecord(one, index, init=False, after_inits=bool(inits))
-            for index, one in enumerate(spec["containers"])
-        ]
+        self.inits = _records(inits, CREATING, init=True)
+        self.mains = _records(spec["containers"], INITIALIZING if inits else CREATING, init=False)
         self.restart_policy: str = spec.get("restartPolicy") or "Always"
         self.hostname = str(spec.get("hostname") or meta["name"])[:_MAX_HOSTNAME_LENGTH].rstrip("-.")
         self.folder = f"{context.settings.folder}/pods/{self.uid}"
@@ -186,19 +161,19 @@ class PodState:
         self.has_folder = False
         #: The supervisor has opened the pod and must close it.
         self.opened = False
-        #: Why the pod as a whole fails, if it does.
+        #: Why the pod as a whole fails; None if it does not fail.
         self.failure: PodFailure | None = None
         #: The agent has stopped the pod: no container is started any more, whatever the restart policy says.
         self.stopped = False
-        #: When the containers of a pod that is being stopped are killed, by the event loop's clock.
+        #: The time at which the containers of a pod that is being stopped are killed, by the event loop's clock.
         self.kill_time: float | None = None
         #: The IDs of the pod's devices, by resource name.
         self.devices: Granted = {}
-        #: The address that this agent has given to the pod; empty: none.
+        #: The address that this agent has given to the pod; empty: the agent has given no address.
         self.assigned_address = ""
         #: The Secrets, ConfigMaps, claims and tokens that the containers were started with.
         self.sources: dict[tuple[str, str], Body | None] = {}
-        #: Renews the tokens in the pod's files, if it has any.
+        #: The task that renews the tokens in the pod's files, if the pod has token files.
         self.token_refresh: asyncio.Task[None] | None = None
         self.report = StatusReport(self.key, self.uid, self._status)
         status: Body = body.get("status") or {}
@@ -219,7 +194,7 @@ class PodState:
 
     @property
     def address(self) -> str:
-        """The pod's own address; the address of this machine if it has none."""
+        """The pod's own address; the address of this machine if the pod has no address."""
         if self.context.settings.kubelet:
             return self.assigned_address or self.context.settings.address
         reserved = (self.body["metadata"].get("annotations") or {}).get(ADDRESS)
@@ -268,11 +243,13 @@ class PodState:
     def _status(self) -> dict[str, Any]:
         settings = self.context.settings
         failure = self.failure if self.ended else None  # a pod fails only after its containers have ended
-        # A kubelet's pod has no address before it is assigned one; elsewhere the address was reserved before.
+        # A kubelet's pod has no address until it gets one; elsewhere the address was reserved before.
         address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
         policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
         facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
-        conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *_own_conditions(self.report.stored)]
+        # The watch may not have delivered the conditions that this agent wrote last.
+        written = [one for one in (self.report.stored or {}).get("conditions", ()) if one["type"] in _OWN_CONDITIONS]
+        conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *written]
         now = rfc3339(self.context.clock.now())
         return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
 
@@ -292,7 +269,7 @@ class PodState:
                 view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
                 self._restore_running(container)
             elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
-                view.state = view.last  # the restart that it waited for is not counted yet
+                view.state = view.last  # the restart that the container waited for is not counted yet
 
     def _restore_running(self, container: ContainerRecord) -> None:
         """Find the end of a container that ran under an earlier agent in that agent's journal, or call it unknown."""
@@ -306,25 +283,19 @@ class PodState:
             self.failure = _AGENT_RESTARTED
 
 
+def _records(bodies: Sequence[Body], state: Body, *, init: bool) -> list[ContainerRecord]:
+    views = [ContainerView(one["name"], state, one.get("image") or "") for one in bodies]
+    return [ContainerRecord(body, index, init, views[index]) for index, body in enumerate(bodies)]
+
+
 def loop_time() -> float:
     """The time of the event loop's clock, in seconds."""
     return asyncio.get_running_loop().time()
 
 
-def _own_conditions(stored: Body | None) -> list[Body]:
-    """The conditions that this agent wrote last: the watch may not have delivered them yet."""
-    if stored is None:
-        return []
-    types = ("Initialized", "ContainersReady", "Ready")
-    return [condition for condition in stored["conditions"] if condition["type"] in types]
-
-
 def _linux_signal_number(number: int) -> int:
-    """Translate a signal number of this platform to Linux, since readers of a status know only those."""
-    try:
-        name = signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return number
+    """Translate a signal number of this platform to Linux, since readers of a status know only Linux numbers."""
+    name = next((one.name for one in signal.Signals if one == number), "")  # empty: a real-time signal
     return next((known for known, one in SIGNALS.items() if one == name), number)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a node: which pod has which, and the variables that name them to containers.
+"""The devices of a node: which pod has which device, and the variables that name devices to containers.
 
 The scheduler of the embedded engine chooses and leases the devices of a pod when it binds the pod (annotation
 `DEVICES`). If another scheduler binds the pod, the agent chooses and leases the devices when the pod starts.
@@ -7,6 +7,7 @@ The scheduler of the embedded engine chooses and leases the devices of a pod whe
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -19,21 +20,19 @@ from trainwright.node.devices.pool import DevicePool, DeviceRequest, Granted, le
 
 def device_count(container: Body, resource: str) -> int:
     """The number of devices of a container: its limit, which is also its request."""
-    resources = container.get("resources")
-    if not resources:
-        return 0
+    resources = container.get("resources") or {}
     limit = (resources.get("limits") or {}).get(resource) or (resources.get("requests") or {}).get(resource)
     return int(quantity(limit) or 0) if limit else 0
 
 
 def pod_device_count(spec: Body, resource: str) -> int:
-    """The number of devices that a pod needs at the same time. Init containers use the devices of the others."""
+    """The number of devices that a pod needs at the same time. Init containers use devices of the main containers."""
     inits = max((device_count(container, resource) for container in spec.get("initContainers") or ()), default=0)
     return max(inits, sum(device_count(container, resource) for container in spec["containers"]))
 
 
 class NodeDevices:
-    """The devices of a node, and which pod has which.
+    """The devices of a node, and which pod has which device.
 
     `pool` leases the devices that the agent chooses. `scheduled`: only the scheduler of the engine chooses.
     """
@@ -50,10 +49,10 @@ class NodeDevices:
         self.by_resource = {resource: found for resource, found in devices.items() if found.ids}
         self._node, self._pool = node, pool
         self._held: dict[str, Granted] = {}
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._freed = asyncio.Event()
 
     def take(self, uid: str, pod: Body) -> Granted | None:
-        """Take the devices of a pod, or return those that it has already; None if some of them are not free."""
+        """Take the devices of a pod, or return the devices that it has already; None if some of them are not free."""
         if uid in self._held:
             return self._held[uid]
         chosen = self._lease(uid, pod) if self._pool is not None else _scheduled_devices(pod)
@@ -75,7 +74,7 @@ class NodeDevices:
         return taken
 
     def _lease(self, uid: str, pod: Body) -> Granted | None:
-        """Lease devices for a pod that another scheduler has bound; None if not enough are free."""
+        """Lease devices for a pod that another scheduler has bound; None if too few devices are free."""
         assert self._pool is not None  # noqa: S101 - for the type checker
         wanted = {name: count for name in self._pool.resources if (count := pod_device_count(pod["spec"], name))}
         if not wanted:
@@ -101,33 +100,29 @@ class NodeDevices:
         )
 
     def free(self, uid: str) -> None:
-        """Return the devices of a pod, if it has any."""
+        """Return the devices of a pod to the node, if the pod has devices."""
         if self._pool is not None and self._pool.granted(uid):
             loop, pool = asyncio.get_running_loop(), self._pool
             pool.release(uid, loop.time())
             loop.call_later(pool.linger, lambda: pool.expire(loop.time()))
         if self._held.pop(uid, None):
-            for future in self._waiters:
-                if not future.done():
-                    future.set_result(None)
-            self._waiters.clear()
+            self._freed.set()
+            self._freed.clear()
 
     async def wait_freed(self, seconds: float) -> None:
         """Wait until a pod returns devices, at most `seconds`."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(future)
-        try:
-            await asyncio.wait({future}, timeout=seconds)
-        finally:
-            self._waiters.discard(future)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._freed.wait(), seconds)
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
-        """The variables that name the devices of a container; empty for none, since a missing one would mean all."""
-        return {
-            name: ",".join(container_devices(spec, index, held, resource, init=init))
-            for resource, found in self.by_resource.items()
-            for name in found.variables
-        }
+        """The variables that name the devices of a container; empty without devices: a missing variable means all."""
+        containers = spec["initContainers"] if init else spec["containers"]
+        variables: dict[str, str] = {}
+        for resource, found in self.by_resource.items():
+            before = 0 if init else sum(device_count(container, resource) for container in containers[:index])
+            own = held.get(resource, ())[before : before + device_count(containers[index], resource)]
+            variables |= dict.fromkeys(found.variables, ",".join(own))
+        return variables
 
 
 def _scheduled_devices(pod: Body) -> Granted:
@@ -137,10 +132,3 @@ def _scheduled_devices(pod: Body) -> Granted:
         return msgspec.json.decode(text, type=Granted) if text else {}
     except msgspec.DecodeError:
         return {}
-
-
-def container_devices(spec: Body, index: int, held: Granted, resource: str, *, init: bool) -> tuple[str, ...]:
-    """The part of a pod's devices that one container gets."""
-    containers = spec["initContainers"] if init else spec["containers"]
-    before = 0 if init else sum(device_count(container, resource) for container in containers[:index])
-    return held.get(resource, ())[before : before + device_count(containers[index], resource)]

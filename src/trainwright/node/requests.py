@@ -13,17 +13,16 @@ from trainwright.model.job import Body
 from trainwright.model.units import quantity
 
 Amounts = dict[str, int]
-#: The resource of which every pod takes one: nodes limit their number of pods.
+#: The resource of which every pod takes one unit: nodes limit their number of pods.
 PODS = "pods"
-_ONE_POD = 1000
 _SIZE_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 
 
 def asks(spec: Body) -> Amounts:
-    """All that a pod with this spec requests from its node.
+    """All resources that a pod with this spec requests from its node.
 
-    The requests of containers are added, since they run at the same time. Init containers run one after the other
-    before them, so the largest request counts; sidecars (restartPolicy Always) continue to run and are added as well.
+    The requests of containers are added, since containers run at the same time. Init containers run before them, one
+    after the other, so the largest request counts; sidecars (restartPolicy Always) continue to run and are added too.
     Requests of the pod as a whole replace these sums.
     """
     total: Amounts = {}
@@ -39,8 +38,8 @@ def asks(spec: Body) -> Amounts:
     if spec.get("resources"):
         peak |= requested(spec["resources"])
     if spec.get("overhead"):
-        peak = _sum(peak, _read(spec["overhead"]))
-    peak[PODS] = _ONE_POD
+        peak = _sum(peak, amounts(spec["overhead"]))
+    peak[PODS] = 1000
     return peak
 
 
@@ -48,13 +47,12 @@ def requested(resources: Any) -> Amounts:
     """The requests of one container; a limit replaces a missing request."""
     if not resources:
         return {}
-    limits, requests = resources.get("limits"), resources.get("requests")
-    return (_read(limits) if limits else {}) | (_read(requests) if requests else {})
+    return amounts(resources.get("limits")) | amounts(resources.get("requests"))
 
 
 def amounts(quantities: Mapping[str, object] | None) -> Amounts:
     """The amounts of these quantities."""
-    return _read(quantities or {})
+    return {name: thousandths(given) for name, given in quantities.items()} if quantities else {}
 
 
 def total(many: Iterable[Mapping[str, int]]) -> Amounts:
@@ -63,10 +61,6 @@ def total(many: Iterable[Mapping[str, int]]) -> Amounts:
     for one in many:
         found = _sum(found, one)
     return found
-
-
-def _read(quantities: Mapping[str, object]) -> Amounts:
-    return {name: thousandths(given) for name, given in quantities.items()}
 
 
 @lru_cache(maxsize=512, typed=True)
@@ -87,7 +81,7 @@ def _set_maximum(peak: Amounts, other: Mapping[str, int]) -> None:
 
 
 def needed(name: str, amount: int) -> str:
-    """A requested amount as text, rounded up, so that a request that does not fit never looks as if it did."""
+    """A requested amount as text, rounded up, so that a request that does not fit never looks as if it fitted."""
     return _format(name, amount, round_up=True)
 
 
@@ -110,7 +104,7 @@ def _format(name: str, amount: int, *, round_up: bool) -> str:
     unit, suffix = 1, ""
     if _is_size(name):
         unit, suffix = next(((size, word) for size, word in _SIZE_UNITS if amount >= size * 1000), (1, ""))
-    # Two decimals for a size with a suffix, three for all others, since CPUs are counted in thousandths.
+    # Two decimals for a size with a suffix, three for other amounts, since CPUs are counted in thousandths.
     decimals = 2 if suffix else 3
     scale = 10**decimals
     number = amount * scale

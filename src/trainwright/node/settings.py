@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a node agent. Delays are those of Kubernetes unless a test sets others."""
+"""The settings of a node agent. The default delays are the delays of Kubernetes."""
 
 from typing import Literal
 
@@ -20,21 +20,21 @@ PLAIN = "pods are plain processes that share this machine's network and files"
 class AgentDelays(Struct, frozen=True, kw_only=True):
     """How long the agent waits, in seconds."""
 
-    #: Before the second restart of a container; doubles with each further restart up to the maximum.
+    #: The wait before the second restart of a container; it doubles with each further restart up to the maximum.
     restart_backoff: float = 10.0
     max_restart_backoff: float = 300.0
-    #: After a container has run for this long, its next restart does not wait.
+    #: After a container has run for this time, its next restart does not wait.
     backoff_reset: float = 600.0
-    #: Before the agent tries again to configure a container.
+    #: The wait before the agent tries again to configure a container.
     config_retry: float = 3.0
     #: Not seconds: the part of a token's lifetime after which the agent renews it.
     token_refresh_share: float = 0.5
     #: Changes of a status within this time are one write.
     debounce: float = 0.02
-    #: Before a failed request to the API is sent again; doubles up to the maximum.
+    #: The wait before a failed request to the API is sent again; it doubles up to the maximum.
     api_retry: float = 0.2
     max_api_retry: float = 5.0
-    #: A container gets at least this long after SIGTERM, even if its preStop hook used up the grace period.
+    #: A container gets at least this time after SIGTERM, even if its preStop hook used up the grace period.
     min_grace: float = 2.0
 
 
@@ -47,7 +47,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     folder: str
     #: The folder of the PersistentVolumeClaims, which outlives runs.
     volumes: str
-    #: The working directory of containers that do not set one.
+    #: The working directory of containers that do not set a working directory.
     cwd: str
     #: Keep the files of pods whose objects are gone.
     keep: bool = False
@@ -55,36 +55,36 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     labels: dict[str, str] = field(default_factory=dict)
     capacity: dict[str, str] = field(default_factory=dict)
-    #: None: the whole capacity.
+    #: The resources that pods may use; None: the whole capacity.
     allocatable: dict[str, str] | None = None
     #: The devices of the node, by resource name.
     devices: dict[str, DeviceSet] = field(default_factory=dict)
-    #: The engine's scheduler leases devices and names them in an annotation of the pod; the agent chooses none.
+    #: The engine's scheduler leases devices and names them in an annotation of the pod; the agent chooses no devices.
     scheduled: bool = False
     #: The variables of this process that every container inherits: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
-    #: Variables that replace those of pods. They may be secrets: never write them to a file or a command line.
+    #: Variables that replace variables of pods. They may be secrets: never write them to a file or a command line.
     env: dict[str, str] = field(default_factory=dict)
     #: Folders below /tmp that stay visible in pods that have a /tmp of their own.
     visible: tuple[str, ...] = ()
-    #: The maximum size of one log file in bytes, and the number of files to keep, the current one included.
+    #: The maximum size of one log file in bytes, and the number of files to keep, with the current file.
     rotate: tuple[int, int] = (10 << 20, 5)
     #: Seconds between heartbeats on the node object; 0: no heartbeats.
     heartbeat: float = 0.0
-    #: Seconds until a supervisor that was stopped (SIGSTOP) is killed; `silence` derives the limits for a hung one.
+    #: Seconds until a supervisor that was stopped (SIGSTOP) is killed; `silence` derives other limits.
     node_grace: float = 10.0
     #: Whether pods end or continue when the agent dies.
     orphans: Literal["end", "keep"] = "end"
-    #: The network of the supervisor: the subnet and, if several agents share one network, the process that holds it.
+    #: The network of the supervisor: the subnet and, if several agents share a network, the process that holds it.
     network: NetworkConfig | None = None
     #: Pods may reach addresses outside this machine.
     outside: bool = True
     #: The agent stands in for a kubelet on an API server that it does not own: it assigns addresses to its pods,
     #: checks whether they fit, and writes a complete Node object.
     kubelet: bool = False
-    #: The user ID of all processes on this node; a pod that asks for another one is refused.
+    #: The user ID of all processes on this node; a pod that asks for another user is refused.
     user: int = 0
-    #: The addresses that the agent assigns to its pods, as a CIDR; empty: it assigns none.
+    #: The addresses that the agent assigns to its pods, as a CIDR; empty: it assigns no addresses.
     range: str = ""
     #: The taints of a new Node object, as the API has them.
     taints: tuple[dict[str, str], ...] = ()

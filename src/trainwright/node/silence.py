@@ -10,14 +10,14 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-#: The time between two looks is a tenth of the grace, within these bounds.
+#: The time between two looks is a tenth of the grace period, within these bounds in seconds.
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.05, 1.0
 _LOOKS_PER_GRACE = 10
 #: A look counts for at most this many intervals. If more time has passed, the watcher itself did not run.
 _MAX_COUNTED_INTERVALS = 2
-#: A process that is silent but not stopped gets this multiple of the grace, since it may still answer.
+#: A process that is silent but not stopped gets this multiple of the grace period, since it may still answer.
 _HUNG_GRACE_FACTOR = 6
-#: A process that is not stopped has at least this long for its first answer.
+#: A process that is not stopped has at least this many seconds for its first answer.
 _MIN_START_SECONDS = 60.0
 
 
@@ -25,11 +25,11 @@ class Liveness(StrEnum):
     """The state of a process, concluded from its silence."""
 
     ALIVE = "alive"
-    #: It waits for a disk or a network file system. It may answer again, and SIGKILL has no effect until then.
+    #: The process waits for a disk or a network file system. It may answer again, and SIGKILL has no effect until then.
     BLOCKED = "blocked"
-    #: It was stopped (SIGSTOP) and has not been continued.
+    #: The process was stopped (SIGSTOP) and has not been continued.
     STOPPED = "stopped"
-    #: It does not answer, although it waits neither for a CPU nor for a disk.
+    #: The process does not answer, although it waits neither for a CPU nor for a disk.
     HUNG = "hung"
 
 
@@ -43,34 +43,34 @@ class SilenceLimits(Struct, frozen=True):
 
     @classmethod
     def of(cls, grace: float) -> "SilenceLimits":
-        """The limits for a grace: the seconds that a stopped process gets."""
+        """The limits for a grace period: the seconds that a stopped process gets."""
         interval = min(max(_MIN_INTERVAL_SECONDS, grace / _LOOKS_PER_GRACE), _MAX_INTERVAL_SECONDS)
         hung = _HUNG_GRACE_FACTOR * max(grace, interval)
         return cls(interval, max(grace, interval), hung, max(hung, _MIN_START_SECONDS))
 
 
 class Look(Struct, frozen=True):
-    """One observation of the process, `elapsed` seconds after the previous one."""
+    """One observation of the process, `elapsed` seconds after the previous look."""
 
     elapsed: float
-    #: It has answered since the previous look.
+    #: The process has answered since the previous look.
     answered: bool = False
-    #: The state of its main thread in /proc: R, S, D, T, t, Z; empty without /proc.
+    #: The state of the main thread in /proc: R, S, D, T, t, Z; empty without /proc.
     state: str = ""
-    #: Seconds of CPU time that it used since the previous look.
+    #: Seconds of CPU time that the process used since the previous look.
     cpu: float = 0.0
 
 
 class Silence(Struct, frozen=True):
     """The sum of the looks since the last answer, in seconds."""
 
-    #: How long it did not answer although it could have.
+    #: Seconds in which the process did not answer although it could have answered.
     seconds: float = 0.0
-    #: How long it has been stopped without interruption; a part of `seconds`.
+    #: Seconds for which the process has been stopped without interruption; a part of `seconds`.
     stopped: float = 0.0
-    #: How long it waited for a disk or a network file system.
+    #: Seconds in which the process waited for a disk or a network file system.
     blocked: float = 0.0
-    #: It has answered at least once.
+    #: The process has answered at least once.
     has_answered: bool = False
     liveness: Liveness = Liveness.ALIVE
 
@@ -84,21 +84,19 @@ def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
     match look.state:
         case "T":
             seconds, stopped = seconds + counted, before.stopped + counted
-        case "R":  # it may wait for a CPU, and can answer only while it has one
+        case "R":  # the process may wait for a CPU, and can answer only while it runs
             seconds += min(counted, look.cpu)
         case "D":
             blocked += counted
-        case "Z" | "X":  # it has ended; the link to it notices that
+        case "Z" | "X":  # the process has ended; the link to it notices that
             pass
         case _:
             seconds += counted
-    liveness = _liveness(seconds, stopped, blocked, limits.hung if before.has_answered else limits.start, limits)
-    return Silence(seconds, stopped, blocked, before.has_answered, liveness)
-
-
-def _liveness(seconds: float, stopped: float, blocked: float, hung: float, limits: SilenceLimits) -> Liveness:
+    hung, liveness = limits.hung if before.has_answered else limits.start, Liveness.ALIVE
     if stopped >= limits.stopped:
-        return Liveness.STOPPED
-    if seconds >= hung:
-        return Liveness.HUNG
-    return Liveness.BLOCKED if blocked >= hung else Liveness.ALIVE
+        liveness = Liveness.STOPPED
+    elif seconds >= hung:
+        liveness = Liveness.HUNG
+    elif blocked >= hung:
+        liveness = Liveness.BLOCKED
+    return Silence(seconds, stopped, blocked, before.has_answered, liveness)

@@ -22,7 +22,7 @@ CREATE_ERROR = "CreateContainerError"
 
 
 class ContainerConfigError(Exception):
-    """A field of the pod is wrong or refers to a missing object; `kind` and `name` are those of the object."""
+    """A field of the pod is wrong or refers to a missing object; `kind` and `name` identify the object."""
 
     def __init__(self, path: str, message: str, near: str = "", *, kind: str = "", name: str = "") -> None:
         self.problem = Problem(path, message, near)
@@ -32,15 +32,6 @@ class ContainerConfigError(Exception):
 
     def __str__(self) -> str:
         return str(self.problem)
-
-    def suggest(self, near: str) -> None:
-        """Add the name that the user probably meant."""
-        self.problem = replace(self.problem, nearest=near)
-
-
-def missing_object(path: str, kind: str, name: str, namespace: str) -> ContainerConfigError:
-    """The error for an object that does not exist."""
-    return ContainerConfigError(path, f"there is no {kind} {name!r} in namespace {namespace!r}", kind=kind, name=name)
 
 
 SECRET, CONFIG_MAP, CLAIM, TOKEN = "Secret", "ConfigMap", "PersistentVolumeClaim", "Token"
@@ -55,18 +46,31 @@ IN_PROJECTED = (("secret", SECRET, "name"), ("configMap", CONFIG_MAP, "name"))
 IN_VARIABLE = (("secretKeyRef", SECRET), ("configMapKeyRef", CONFIG_MAP))
 IN_ENVIRONMENT = (("secretRef", SECRET), ("configMapRef", CONFIG_MAP))
 _PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
-#: The lifetime of a token if the pod does not set one.
+#: The lifetime of a token if the pod does not set a lifetime.
 _DEFAULT_TOKEN_SECONDS = 3600
 _RESOURCES = {SECRET: SECRETS.whole(), CONFIG_MAP: CONFIG_MAPS.whole(), CLAIM: CLAIMS.whole()}
 
 #: The kind and the name of an object, or TOKEN and a text made by `token_source`.
 Source = tuple[str, str]
-#: None: the object does not exist.
+#: Objects and tokens by source; None: the object does not exist.
 Sources = Mapping[Source, Body | None]
 
 
+def referenced(
+    sources: Sources, kind: str, ref: Body, path: str, pod: Body, *, name_field: str = "name"
+) -> Body | None:
+    """The object that a field of the pod names; None if the object does not exist and is optional."""
+    name = str(ref.get(name_field, ""))
+    found = sources.get((kind, name))
+    if found is None and not ref.get("optional"):
+        namespace = str(pod["metadata"].get("namespace", ""))
+        text = f"there is no {kind} {name!r} in namespace {namespace!r}"
+        raise ContainerConfigError(f"{path}.{name_field}", text, kind=kind, name=name)
+    return found
+
+
 def referenced_by(pod: Body, container: Body, *, mounts: bool = True) -> set[Source]:
-    """All that the container's environment and, with `mounts`, its volumes refer to."""
+    """All sources that the container's environment and, with `mounts`, its volumes refer to."""
     return {*_in_environment(container), *(_in_volumes(pod, container) if mounts else ())}
 
 
@@ -81,11 +85,8 @@ def token_seconds(source: Source) -> float:
 
 
 def in_projected_volumes(pod: Body) -> set[Source]:
-    """All that the pod's projected volumes refer to."""
-    found: set[Source] = set()
-    for volume in pod["spec"].get("volumes") or ():
-        found |= {*_projected((volume.get("projected") or {}).get("sources") or [])}
-    return found
+    """All sources that the pod's projected volumes refer to."""
+    return {source for volume in pod["spec"].get("volumes") or () for source in _projected(volume)}
 
 
 def _in_environment(container: Body) -> Iterator[Source]:
@@ -101,11 +102,11 @@ def _in_volumes(pod: Body, container: Body) -> Iterator[Source]:
     for volume in (pod["spec"].get("volumes") or ()) if mounted else ():
         if volume.get("name") in mounted:
             yield from _references(volume, IN_VOLUME)
-            yield from _projected((volume.get("projected") or {}).get("sources") or [])
+            yield from _projected(volume)
 
 
-def _projected(parts: list[Body]) -> Iterator[Source]:
-    for part in parts:
+def _projected(volume: Body) -> Iterator[Source]:
+    for part in (volume.get("projected") or {}).get("sources") or ():
         yield from _references(part, IN_PROJECTED)
         if "serviceAccountToken" in part:
             yield token_source(part["serviceAccountToken"])
@@ -127,33 +128,21 @@ async def fetch(context: AgentContext, pod: Body, wanted: set[Source]) -> Source
 async def _fetch_one(context: AgentContext, pod: Body, source: Source) -> Body | None:
     kind, name = source
     if kind == TOKEN:
-        return await _fetch_token(context, pod, name)
+        audience, _, seconds = name.rpartition(" ")
+        return {"token": await context.tokens(pod, audience, int(seconds))} if context.tokens is not None else None
     try:
         body: Body = await context.cluster.get(_RESOURCES[kind], Key(pod["metadata"].get("namespace", ""), name))
         if kind == CLAIM and context.settings.kubelet:
-            body = {**body, "volume": await _bound_volume(context.cluster, body)}
+            volume = (body.get("spec") or {}).get("volumeName")
+            bound = await context.cluster.get(_PERSISTENT_VOLUMES, Key("", volume)) if volume else None
+            body = {**body, "volume": bound}
     except NotFoundError:
         return None
     return body
 
 
-async def _fetch_token(context: AgentContext, pod: Body, name: str) -> Body | None:
-    if context.tokens is None:
-        return None
-    audience, _, seconds = name.rpartition(" ")
-    return {"token": await context.tokens(pod, audience, int(seconds))}
-
-
-async def _bound_volume(cluster: Cluster, claim: Body) -> Body | None:
-    """The PersistentVolume that a claim is bound to."""
-    name = (claim.get("spec") or {}).get("volumeName")
-    body: Body | None = await cluster.get(_PERSISTENT_VOLUMES, Key("", name)) if name else None
-    return body
-
-
 async def add_suggestion(cluster: Cluster, namespace: str, problem: ContainerConfigError) -> None:
-    """Add the name of the most similar existing object to the error about a missing one."""
-    if problem.kind not in _RESOURCES:
-        return
+    """Add the name of the most similar existing object to the error about a missing object."""
     page = await cluster.list(_RESOURCES[problem.kind], Selection(namespace))
-    problem.suggest(nearest(problem.name, [str(item["metadata"]["name"]) for item in page.items]))
+    near = nearest(problem.name, [str(item["metadata"]["name"]) for item in page.items])
+    problem.problem = replace(problem.problem, nearest=near)

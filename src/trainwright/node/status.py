@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a pod, composed from the states of its containers as a kubelet does it. Pure.
+"""The status of a pod, composed from the states of its containers as by a kubelet. Pure.
 
 Container states are stored in the form of the API (`{"running": {"startedAt": …}}`), so that composing is cheap: the
-agent does it for every change of every pod.
+agent composes the status for every change of every pod.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,6 @@ from trainwright.model.job import Body
 
 CREATING: Body = {"waiting": {"reason": "ContainerCreating"}}
 INITIALIZING: Body = {"waiting": {"reason": "PodInitializing"}}
-_OWN_TYPES = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 class ContainerView(Struct):
@@ -53,7 +52,7 @@ class StatusFacts(Struct, frozen=True):
     failure: PodFailure | None = None
     #: No container is started any more, whatever the restart policy says.
     stopped: bool = False
-    #: Only the agent's own conditions are written, since the API server merges them with the others.
+    #: Whether only the agent's own conditions are written, since the API server merges them with other conditions.
     own_only: bool = False
 
 
@@ -93,8 +92,8 @@ def compose(
 ) -> dict[str, Any]:
     """The status of the pod.
 
-    `known` are its present conditions: those of other controllers are kept, the agent's own ones keep the time of
-    their last transition.
+    `known` are its present conditions: conditions of other controllers are kept, the agent's own conditions keep the
+    time of their last transition.
     """
     status: dict[str, Any] = {
         "phase": phase(facts, inits, mains),
@@ -109,17 +108,14 @@ def compose(
         status["hostIP"], status["hostIPs"] = facts.host, [{"ip": facts.host}]
     if facts.failure is not None:
         status["reason"], status["message"] = facts.failure.reason, facts.failure.message
-    conditions = _conditions(status["phase"], inits, mains, known, now)
-    status["conditions"] = _writable(conditions, known) if facts.own_only else conditions
+    initialized, ready = _initialized_reason(status["phase"], inits), _ready_reason(status["phase"], mains)
+    own = {"PodScheduled": ("", ""), "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+    before = {condition["type"]: condition for condition in known}
+    if facts.own_only and "PodScheduled" in before:
+        del own["PodScheduled"]  # the scheduler has set this condition
+    others = [] if facts.own_only else [condition for kind, condition in before.items() if kind not in own]
+    status["conditions"] = others + _conditions(own, before, now)
     return status
-
-
-def _writable(conditions: list[Body], known: Iterable[Body]) -> list[Body]:
-    """The agent's own conditions, without PodScheduled if the scheduler has set it."""
-    scheduled = any(one["type"] == "PodScheduled" for one in known)
-    return [
-        one for one in conditions if one["type"] in _OWN_TYPES and not (scheduled and one["type"] == "PodScheduled")
-    ]
 
 
 def _container_status(one: ContainerView) -> dict[str, Any]:
@@ -138,25 +134,13 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
     return found
 
 
-def _conditions(
-    phase: str, inits: Sequence[ContainerView], mains: Sequence[ContainerView], known: Iterable[Body], now: str
-) -> list[Body]:
-    """The conditions of other controllers, then the agent's own ones.
-
-    A condition with a reason is False, except Initialized of a pod that has succeeded.
-    """
-    before = {condition["type"]: condition for condition in known}
-    found = [condition for kind, condition in before.items() if kind not in _OWN_TYPES]
-    wanted = (
-        ("PodScheduled", "", ""),
-        ("Initialized", *_initialized_reason(phase, inits)),
-        *_ready_reasons(phase, mains),
-    )
-    for kind, reason, message in wanted:
-        complete = phase == "Succeeded" and kind == "Initialized"
-        value = "False" if reason and not complete else "True"
-        old = before.get(kind)
-        since = old.get("lastTransitionTime", now) if old is not None and old.get("status") == value else now
+def _conditions(own: dict[str, tuple[str, str]], before: dict[str, Body], now: str) -> list[Body]:
+    """The agent's conditions. A condition with a reason is False, except Initialized of a pod that has succeeded."""
+    found = []
+    for kind, (reason, message) in own.items():
+        value = "False" if reason and (reason != "PodCompleted" or kind != "Initialized") else "True"
+        old = before.get(kind, {})
+        since = old.get("lastTransitionTime", now) if old.get("status") == value else now
         condition = {"type": kind, "status": value, "lastTransitionTime": since}
         if reason:
             condition["reason"] = reason
@@ -173,12 +157,8 @@ def _initialized_reason(phase: str, inits: Sequence[ContainerView]) -> tuple[str
     return ("ContainersNotInitialized", f"containers with incomplete status: [{' '.join(left)}]") if left else ("", "")
 
 
-def _ready_reasons(phase: str, mains: Sequence[ContainerView]) -> tuple[tuple[str, str, str], ...]:
+def _ready_reason(phase: str, mains: Sequence[ContainerView]) -> tuple[str, str]:
     if phase in ("Succeeded", "Failed"):
-        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
-        return ("ContainersReady", reason, ""), ("Ready", reason, "")
+        return ("PodCompleted" if phase == "Succeeded" else "PodFailed"), ""
     left = [one.name for one in mains if not one.ready]
-    if not left:
-        return ("ContainersReady", "", ""), ("Ready", "", "")
-    text = f"containers with unready status: [{' '.join(left)}]"
-    return ("ContainersReady", "ContainersNotReady", text), ("Ready", "ContainersNotReady", text)
+    return ("ContainersNotReady", f"containers with unready status: [{' '.join(left)}]") if left else ("", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The volumes of a pod: where each one is on this machine, and where containers see it.
+"""The volumes of a pod: where each volume is on this machine, and where containers see it.
 
 The files of ConfigMaps, Secrets, projected volumes and the downward API are written to the pod's folder. In the process
 runtime nothing can be mounted: a mount is accepted only if its mountPath shows the same files without a mount.
@@ -24,13 +24,13 @@ from trainwright.node.sources import (
     SECRET,
     ContainerConfigError,
     Sources,
-    missing_object,
+    referenced,
     token_source,
 )
 from trainwright.node.supervisor.protocol import Mount
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
-#: Paths that exist for a process of this machine without a mount, or that it does not need.
+#: Paths that exist for a process of this machine without a mount, or that the process does not need.
 PRESENT_PATHS = (_SHARED_MEMORY, "/var/run/secrets/kubernetes.io/serviceaccount")
 #: The prefix of the volume names that API servers add to every pod.
 _INJECTED_PREFIX = "kube-api-access-"
@@ -48,7 +48,7 @@ HOST_PATH_TYPES = {
 }
 _DEFAULT_FILE_MODE = 0o644
 
-#: Content and mode by file name.
+#: The content and the mode of each file, by file name.
 Files = dict[str, tuple[bytes, int]]
 
 
@@ -58,16 +58,11 @@ class VolumeInput(Struct, frozen=True):
     pod: Body
     #: The pod's own folder.
     folder: str
-    #: The folder of the claims of its namespace.
+    #: The folder of the claims of the pod's namespace.
     claims: str
     sandboxed: bool
     sources: Sources
     facts: PodFacts
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the pod, its Secrets, its ConfigMaps and its claims."""
-        return str(self.pod["metadata"].get("namespace", ""))
 
 
 def mounts(subject: VolumeInput, container: Body, path: str, variables: Mapping[str, str]) -> list[Mount]:
@@ -80,7 +75,10 @@ def mounts(subject: VolumeInput, container: Body, path: str, variables: Mapping[
     for index, wanted in enumerate(container.get("volumeMounts") or ()):
         mount_path = f"{path}.volumeMounts[{index}]"
         if wanted.get("name") not in volumes:
-            raise _unknown_volume(f"{mount_path}.name", str(wanted.get("name")), list(volumes))
+            listed = f"the pod has {', '.join(volumes)}" if volumes else "the pod has no volumes"
+            name = str(wanted.get("name"))
+            message = f"there is no volume {name!r}; {listed}"
+            raise ContainerConfigError(f"{mount_path}.name", message, nearest(name, list(volumes)))
         made = _mount(subject, wanted, mount_path, volumes[wanted["name"]], variables)
         found += [made] if made is not None else []
     return found
@@ -94,7 +92,7 @@ def rewrite_projected(subject: VolumeInput) -> None:
 
 
 def shared_memory_size(pod: Body) -> int | None:
-    """The size of the pod's /dev/shm in bytes, if a volume sets it; 0 or None: the default size of the machine."""
+    """The size of the pod's /dev/shm in bytes, if a volume sets it; 0 or None: the default of the machine."""
     spec = pod["spec"]
     sizes = {
         volume["name"]: _size_limit(volume["emptyDir"])
@@ -109,7 +107,7 @@ def shared_memory_size(pod: Body) -> int | None:
 
 
 def target_of(mount: Body) -> str:
-    """The absolute mountPath; as a kubelet does, a relative path is taken as one below `/`."""
+    """The absolute mountPath; as a kubelet does, a relative path is taken as a path below `/`."""
     return posixpath.normpath(posixpath.join("/", str(mount.get("mountPath", ""))))
 
 
@@ -129,10 +127,12 @@ def unsupported(path: str, volume: Body) -> ContainerConfigError:
 def _mount(
     subject: VolumeInput, wanted: Body, path: str, volume: tuple[str, Body], variables: Mapping[str, str]
 ) -> Mount | None:
-    """One mount; None if the container sees the files without it."""
+    """One mount; None if the container sees the files without a mount."""
     target = target_of(wanted)
     volume_path, body = volume
-    sub_path = _sub_path(wanted, path, variables)
+    field = "subPathExpr" if wanted.get("subPathExpr") else "subPath"
+    text = str(wanted.get(field) or "")
+    sub_path = _inner_path(expand(text, variables) if field == "subPathExpr" else text, f"{path}.{field}")
     if not subject.sandboxed:
         _check_without_mount(target, path, volume_path, body, sub_path)
         return None
@@ -150,14 +150,8 @@ def _mount(
     return mount
 
 
-def _sub_path(wanted: Body, path: str, variables: Mapping[str, str]) -> str:
-    if wanted.get("subPathExpr"):
-        return _inner_path(expand(str(wanted["subPathExpr"]), variables), f"{path}.subPathExpr")
-    return _inner_path(str(wanted.get("subPath") or ""), f"{path}.subPath")
-
-
 def _check_without_mount(target: str, path: str, volume_path: str, body: Body, sub_path: str) -> None:
-    """In the process runtime: refuse a mount unless its path shows the same files without it."""
+    """In the process runtime: refuse a mount unless its path shows the same files without the mount."""
     if target in PRESENT_PATHS or str(body.get("name", "")).startswith(_INJECTED_PREFIX):
         return
     if same_path(body, sub_path, target):
@@ -180,14 +174,11 @@ def _volume_folder(subject: VolumeInput, path: str, volume: Body) -> tuple[str, 
         case {"hostPath": host}:
             return _check_host_path(host, f"{path}.hostPath"), False
         case {"configMap": source}:
-            data = _object(subject, CONFIG_MAP, source, "name", f"{path}.configMap")
-            files = _selected_files(_config_map_data(data), source, f"{path}.configMap")
+            files = _object_files(subject, CONFIG_MAP, source, "name", f"{path}.configMap")
         case {"secret": source}:
-            data = _object(subject, SECRET, source, "secretName", f"{path}.secret")
-            files = _selected_files(_secret_data(data), source, f"{path}.secret")
+            files = _object_files(subject, SECRET, source, "secretName", f"{path}.secret")
         case {"persistentVolumeClaim": claim}:
-            data = _object(subject, CLAIM, claim, "claimName", f"{path}.persistentVolumeClaim")
-            return _claim_folder(subject, claim, data, f"{path}.persistentVolumeClaim"), bool(claim.get("readOnly"))
+            return _claim_folder(subject, claim, f"{path}.persistentVolumeClaim"), bool(claim.get("readOnly"))
         case {"projected": source}:
             files = _projected_files(subject, source, f"{path}.projected")
         case {"downwardAPI": source}:
@@ -199,8 +190,9 @@ def _volume_folder(subject: VolumeInput, path: str, volume: Body) -> tuple[str, 
     return folder, True
 
 
-def _claim_folder(subject: VolumeInput, claim: Body, data: Body, path: str) -> str:
-    """The folder of a claim: on a cluster that of the bound PersistentVolume, else a folder of its own."""
+def _claim_folder(subject: VolumeInput, claim: Body, path: str) -> str:
+    """The folder of a claim: on a cluster the folder of the bound PersistentVolume, else an own folder."""
+    data = referenced(subject.sources, CLAIM, claim, path, subject.pod, name_field="claimName") or {}
     if "volume" not in data:
         folder = f"{subject.claims}/{claim['claimName']}"
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -214,23 +206,9 @@ def _claim_folder(subject: VolumeInput, claim: Body, data: Body, path: str) -> s
     raise ContainerConfigError(f"{path}.claimName", message)
 
 
-def _object(subject: VolumeInput, kind: str, source: Body, name_field: str, path: str) -> Body:
-    """The object that a volume refers to; empty if it is optional and does not exist."""
-    name = str(source.get(name_field, ""))
-    found = subject.sources.get((kind, name))
-    if found is None and not source.get("optional"):
-        raise missing_object(f"{path}.{name_field}", kind, name, subject.namespace)
-    return found or {}
-
-
 def _size_limit(empty_dir: Body) -> int:
     """The size limit in bytes; 0: no limit."""
     return int(quantity(empty_dir.get("sizeLimit") or 0) or 0)
-
-
-def _unknown_volume(path: str, name: str, known: list[str]) -> ContainerConfigError:
-    listed = f"the pod has {', '.join(known)}" if known else "the pod has no volumes"
-    return ContainerConfigError(path, f"there is no volume {name!r}; {listed}", nearest(name, known))
 
 
 def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
@@ -240,13 +218,16 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
         where = f"{path}.sources[{index}]"
         match part:
             case {"serviceAccountToken": wanted}:
-                files |= _token_file(subject, wanted, mode, f"{where}.serviceAccountToken")
+                # Without service accounts (`trainwright run`) there is no file; the preflight check says so.
+                if body := subject.sources.get(token_source(wanted)):
+                    name = _inner_path(str(wanted.get("path", "")), f"{where}.serviceAccountToken.path")
+                    files[name] = str(body["token"]).encode(), mode
             case {"configMap": wanted}:
-                data = _config_map_data(_object(subject, CONFIG_MAP, wanted, "name", f"{where}.configMap"))
-                files |= _selected_files(data, {"defaultMode": mode, **wanted}, f"{where}.configMap")
+                wanted = {"defaultMode": mode, **wanted}
+                files |= _object_files(subject, CONFIG_MAP, wanted, "name", f"{where}.configMap")
             case {"secret": wanted}:
-                data = _secret_data(_object(subject, SECRET, wanted, "name", f"{where}.secret"))
-                files |= _selected_files(data, {"defaultMode": mode, **wanted}, f"{where}.secret")
+                wanted = {"defaultMode": mode, **wanted}
+                files |= _object_files(subject, SECRET, wanted, "name", f"{where}.secret")
             case {"downwardAPI": wanted}:
                 files |= downward_files(subject.pod, wanted, subject.facts, mode, f"{where}.downwardAPI")
             case _:
@@ -255,16 +236,8 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
     return files
 
 
-def _token_file(subject: VolumeInput, wanted: Body, mode: int, path: str) -> Files:
-    """The file of a token; none without service accounts (`trainwright run`, where the preflight check says so)."""
-    body = subject.sources.get(token_source(wanted))
-    if body is None:
-        return {}
-    return {_inner_path(str(wanted.get("path", "")), f"{path}.path"): (str(body["token"]).encode(), mode)}
-
-
 def downward_files(pod: Body, source: Body, facts: PodFacts, mode: int, path: str) -> Files:
-    """The files of a `downwardAPI`: one for each item."""
+    """The files of a `downwardAPI`: one file for each item."""
     files: Files = {}
     for index, item in enumerate(source.get("items") or ()):
         where = f"{path}.items[{index}]"
@@ -289,17 +262,14 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _config_map_data(body: Body) -> dict[str, bytes]:
-    found = {key: str(value).encode() for key, value in (body.get("data") or {}).items()}
-    return found | {key: b64decode(value) for key, value in (body.get("binaryData") or {}).items()}
-
-
-def _secret_data(body: Body) -> dict[str, bytes]:
-    return {key: b64decode(value) for key, value in (body.get("data") or {}).items()}
-
-
-def _selected_files(data: dict[str, bytes], source: Body, path: str) -> Files:
-    """A file for each key, or for each of `items` if the source has any."""
+def _object_files(subject: VolumeInput, kind: str, source: Body, name_field: str, path: str) -> Files:
+    """A file for each key of a ConfigMap or Secret, or for each of `items` if the source has `items`."""
+    body = referenced(subject.sources, kind, source, path, subject.pod, name_field=name_field) or {}
+    texts, encoded = body.get("data") or {}, body.get("binaryData") or {}
+    if kind == SECRET:
+        texts, encoded = {}, texts
+    data = {key: str(value).encode() for key, value in texts.items()}
+    data |= {key: b64decode(value) for key, value in encoded.items()}
     default_mode = int(source.get("defaultMode") or _DEFAULT_FILE_MODE)
     items = source.get("items")
     if not items:
@@ -333,7 +303,7 @@ def _write_files(folder: str, files: Files) -> None:
 
 
 def _check_host_path(host: Body, path: str) -> str:
-    """The path of a hostPath. Creates it if its type says so; refuses one that does not have its type."""
+    """The path of a hostPath. Creates the path if its type says so; refuses a path of another type."""
     where, kind = str(host.get("path", "")), str(host.get("type") or "")
     if not where.startswith("/"):
         raise ContainerConfigError(f"{path}.path", f"expected an absolute path, found {where!r}")

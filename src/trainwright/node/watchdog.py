@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching a process that must answer regularly, and fencing a supervisor that does not.
+"""Watching a process that must answer regularly, and fencing a supervisor that does not answer.
 
 The engine watches its agents, and an agent watches its supervisor; `silence` decides when a process counts as dead. On
 Linux /proc says what a silent process does; elsewhere only the time counts.
 
 Fencing kills all processes of a node before its replicas start elsewhere, since no replica may run twice. A supervisor
-whose agent has ended normally ends its pods and itself. One that is stopped, hung or killed cannot do that.
+whose agent has ended normally ends its pods and itself. A supervisor that is stopped, hung or killed cannot do that.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Watchdog:
         self._answered = True
 
     async def run(self, on_blocked: Callable[[Silence], None]) -> Silence:
-        """Return when the process is stopped or hung. `on_blocked` is called when it begins to wait for a disk."""
+        """Wait until the process is stopped or hung. `on_blocked` is called when it begins to wait for a disk."""
         loop = asyncio.get_running_loop()
         silence, last = Silence(), loop.time()
         while True:
@@ -65,11 +65,11 @@ def described(silence: Silence) -> str:
     return f"{_STATE_TEXTS[silence.liveness]} and has not answered for {seconds:.{0 if seconds >= 2 else 1}f} s"
 
 
-#: Called with the IDs of processes that do not end after SIGKILL.
+#: A function that is called with the IDs of processes that do not end after SIGKILL.
 OnStuck = Callable[[list[int]], None]
 
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.01, 0.5
-#: After this time processes that were killed should have ended; one that waits for a broken disk may never end.
+#: Killed processes should have ended after this time; a process that waits for a broken disk may never end.
 _KILL_TIMEOUT_SECONDS = 10.0
 _STOPPED_STATES = ("T", "t")
 _HAS_PROC = Path("/proc/self").is_dir()
@@ -96,7 +96,7 @@ async def see_out(
 ) -> None:
     """Wait until a supervisor whose agent has ended has ended, too, with all its pods; fence it if it does not.
 
-    `folder` is the supervisor's own. `on_stuck` is called once if processes do not end for a long time.
+    `folder` is the supervisor's own folder. `on_stuck` is called once if processes do not end for a long time.
     """
     loop = asyncio.get_running_loop()
     deadline, wait = loop.time() + patience, _FIRST_WAIT_SECONDS
@@ -113,12 +113,12 @@ async def fence(supervisor: Process, folder: Path, on_stuck: OnStuck) -> None:
     """Kill the processes of all pods of a supervisor, then the supervisor. Returns when none of them runs any more.
 
     The supervisor is stopped (SIGSTOP) first: it then starts no more processes, and it stays the parent of all
-    orphans, so that each one is found. SIGKILL also ends stopped processes.
+    orphans, so that each orphan is found. SIGKILL also ends stopped processes.
     """
     await _kill_until_none(lambda: _kill_pods(supervisor, folder), on_stuck)
     supervisor.send(signal.SIGKILL)
     await _kill_until_none(lambda: [] if supervisor.ended() or supervisor.pidfd < 0 else [supervisor.pid], on_stuck)
-    await _kill_remaining(folder, on_stuck)  # a SIGCONT from elsewhere may have continued it meanwhile
+    await _kill_remaining(folder, on_stuck)  # a SIGCONT from elsewhere may have continued the supervisor
 
 
 def _kill_pods(supervisor: Process, folder: Path) -> list[int]:

@@ -9,7 +9,7 @@ name, as kubelets do. All other missing objects are looked up again every few se
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from trainwright.errors import ApiError, ForbiddenError, GoneError
@@ -24,17 +24,17 @@ Changed = Callable[[WatchEventType, Body, str], None]
 
 
 class ResourceFollower:
-    """Lists and watches one resource; after an error it lists again."""
+    """Lists and watches one resource; lists again after an error."""
 
     def __init__(self, cluster: Cluster, resource: Resource, scope: Selection, delays: AgentDelays) -> None:
         self._feed = ListWatch(cluster, resource, scope)
         #: Called when the API server forbids the list or the watch.
-        self.on_forbidden: Callable[[ForbiddenError], None] = lambda _: None
+        self.on_forbidden: Callable[[ForbiddenError], object] = lambda _: None
         self._delays = delays
         self._wait = delays.api_retry
 
     async def run(self, listed: Listed, changed: Changed) -> None:
-        """Call `listed` with every list and `changed` with every change after it, until cancelled."""
+        """Call `listed` with every list and `changed` with every later change, until cancelled."""
 
         def all_listed(page: ListPage) -> None:
             self._wait = self._delays.api_retry
@@ -60,7 +60,7 @@ class ResourceFollower:
 
 #: The wait before a container reads a ConfigMap again whose watch has a newer version than the container read.
 _REREAD_DELAY_SECONDS = 0.05
-#: The watch of one name ends this long after the last wait, since a container mostly waits several times.
+#: The watch of one name ends this many seconds after the last wait, since a container mostly waits several times.
 _IDLE_WATCH_SECONDS = 30.0
 
 
@@ -72,26 +72,32 @@ class ConfigMapWaiter:
         #: For each ConfigMap: its watch, and the number of containers that wait for it.
         self._name_watches: dict[Key, asyncio.Task[None]] = {}
         self._waiting_containers: Counter[Key] = Counter()
-        self._follower = ResourceFollower(cluster, CONFIG_MAPS.whole(), Selection(labels=KIND), delays)
-        self._follower.on_forbidden = self._watch_forbidden
         self._label_watch: asyncio.Task[None] | None = None
         self._versions: dict[Key, int] = {}
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._woken = asyncio.Event()
 
     async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Wait until one of the ConfigMaps has a newer version than the known one (0: none), at most `seconds`."""
+        """Wait until a ConfigMap has a newer version than the known version (0: no object), at most `seconds`."""
         if not known:
             await asyncio.sleep(seconds)
             return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
         with self._watching(known):
-            await self._wait_changed(known, seconds)
+            await asyncio.sleep(_REREAD_DELAY_SECONDS if self._has_newer(known) else 0)
+            while not self._has_newer(known) and loop.time() < end:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), end - loop.time())
 
     @contextmanager
     def _watching(self, known: Mapping[Key, int]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         if not self._by_name:
             if self._label_watch is None:
-                self._label_watch = loop.create_task(self._follower.run(self._listed, self._changed))
+                follower = ResourceFollower(self._cluster, CONFIG_MAPS.whole(), Selection(labels=KIND), self._delays)
+                self._label_watch = watch = loop.create_task(follower.run(self._listed, self._changed))
+                # Containers of an agent that may not watch look for their ConfigMaps again after each delay.
+                follower.on_forbidden = lambda _: watch.cancel()
             yield
             return
         for key in known:
@@ -114,57 +120,45 @@ class ConfigMapWaiter:
             self._versions.pop(key, None)
             del self._waiting_containers[key]
 
-    async def _wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        await asyncio.sleep(_REREAD_DELAY_SECONDS if self._has_newer(known) else 0)
-        while not self._has_newer(known) and loop.time() < end:
-            future: asyncio.Future[None] = loop.create_future()
-            self._waiters.add(future)
-            try:
-                await asyncio.wait({future}, timeout=end - loop.time())
-            finally:
-                self._waiters.discard(future)
-
     async def close(self) -> None:
         """End all watches."""
-        tasks = [*self._name_watches.values(), *([self._label_watch] if self._label_watch is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._name_watches.values(), self._label_watch)
 
     def _has_newer(self, known: Mapping[Key, int]) -> bool:
         return any(self._versions.get(key, 0) > version for key, version in known.items())
 
     def _listed(self, page: ListPage) -> None:
-        self._versions = {_key(body): _version(body) for body in page.items}
+        self._versions = {object_key(body): _version(body) for body in page.items}
         self._wake()
 
     def _listed_one(self, key: Key, page: ListPage) -> None:
         self._versions.pop(key, None)
-        self._versions |= {_key(body): _version(body) for body in page.items}
+        self._versions |= {object_key(body): _version(body) for body in page.items}
         self._wake()
 
     def _changed(self, event: WatchEventType, body: Body, _version_of_watch: str) -> None:
         if event is WatchEventType.DELETED:
-            self._versions.pop(_key(body), None)
+            self._versions.pop(object_key(body), None)
             return
-        self._versions[_key(body)] = _version(body)
+        self._versions[object_key(body)] = _version(body)
         self._wake()
 
     def _wake(self) -> None:
-        for future in self._waiters:
-            if not future.done():
-                future.set_result(None)
-
-    def _watch_forbidden(self, _error: ForbiddenError) -> None:
-        """End the watch; containers then look for their ConfigMaps again after each delay."""
-        if self._label_watch is not None:
-            self._label_watch.cancel()
+        self._woken.set()
+        self._woken.clear()
 
 
-def _key(body: Body) -> Key:
+def object_key(body: Body) -> Key:
+    """The namespace and the name of an object."""
     return Key(body["metadata"].get("namespace", ""), body["metadata"]["name"])
+
+
+async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel the tasks and wait for their ends."""
+    present = [task for task in tasks if task is not None]
+    for task in present:
+        task.cancel()
+    await asyncio.gather(*present, return_exceptions=True)
 
 
 def _version(body: Body) -> int:

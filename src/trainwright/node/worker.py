@@ -2,8 +2,7 @@
 """The loop of one pod: init containers in order, then all containers, restarts with back-off, probes, and the end.
 
 `PodWorker` decides what happens and when; `lifecycle` does it. A pod has one task. A container gets a task of its own
-only if the pod has several containers, or if the container has hooks or probes. Only exec probes are run; others count
-as passed, and one notice per job says so.
+only if the pod has several containers, or if the container has hooks or probes (`probes`).
 """
 
 import asyncio
@@ -13,13 +12,11 @@ from trainwright.model.job import Body
 from trainwright.model.units import due
 from trainwright.node import lifecycle
 from trainwright.node.context import AgentContext
-from trainwright.node.link import ContainerEnd, SupervisorRefused, read_ends
+from trainwright.node.link import ContainerEnd, read_ends
 from trainwright.node.pod import ContainerRecord, PodState, loop_time
+from trainwright.node.probes import run_hook_and_probes
 from trainwright.node.status import PodFailure
 
-_PROBE_NOT_SUPPORTED = "{}: only exec probes are run on this node; others count as passed"
-_PROBE_DEFAULT_SECONDS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSeconds": 1}
-_DEFAULT_FAILURE_THRESHOLD = 3
 _DEADLINE_EXCEEDED = PodFailure("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 _AGENT_STOPPED = PodFailure("Terminated", "Pod was terminated since its node agent was stopped")
 _SUPERVISOR_LOST = "SupervisorLost"
@@ -90,9 +87,7 @@ class PodWorker:
                 task.cancel()
         self.pod.opened = False
         ends = read_ends(self.pod.context.link.folder)
-        for container in self.pod.containers:
-            if not container.live:
-                continue
+        for container in (one for one in self.pod.containers if one.live):
             if container.id in ends:
                 self.pod.container_ended(container, ends[container.id])
             else:
@@ -162,11 +157,11 @@ class PodWorker:
     async def _wait_ended(self, container: ContainerRecord) -> None:
         """Wait until a container has ended; run its hooks and probes meanwhile."""
         if not container.has_hooks_or_probes:
-            await container.wait_ended()
+            await container.ended.wait()
             return
-        probing = self._loop.create_task(_run_hook_and_probes(self.pod, container))
+        probing = self._loop.create_task(run_hook_and_probes(self.pod, container))
         try:
-            await container.wait_ended()
+            await container.ended.wait()
         finally:
             probing.cancel()
 
@@ -199,7 +194,9 @@ class PodWorker:
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
         if not self.pod.ended:
-            await lifecycle.stop_containers(self.pod)
+            deadline = self.pod.kill_time or 0.0  # without one, no container runs any more
+            running = [one for one in self.pod.containers if one.live]
+            await asyncio.gather(*(lifecycle.stop_container(self.pod, one, deadline) for one in running))
             self.pod.stopped = True
             await self._finish()
         elif self._deleting:  # the run task may have been cancelled while it wrote the last status
@@ -222,117 +219,6 @@ class PodWorker:
         while tasks := self._running_tasks():
             await asyncio.wait(tasks)
         await lifecycle.remove_files(self.pod)
-
-
-async def _run_hook_and_probes(pod: PodState, container: ContainerRecord) -> None:
-    """Run the postStart hook, then the startup probe, then the readiness and liveness probes at the same time."""
-    if container.start_answered is not None:
-        await container.start_answered
-    if not container.live:
-        return
-    hook = (container.body.get("lifecycle") or {}).get("postStart")
-    if hook:
-        path = f"{container.path}.lifecycle.postStart"
-        problem = await lifecycle.run_hook(pod, container, hook, path, pod.grace_seconds)
-        if problem:
-            await _stop_container(pod, container, f"its postStart hook failed: {problem}", pod.grace_seconds)
-            return
-    if not await _startup(pod, container):
-        return
-    container.view.started = True
-    container.view.ready = _exec_probe(pod, container, "readinessProbe") is None
-    pod.mark_changed()
-    await asyncio.gather(_readiness(pod, container), _liveness(pod, container))
-
-
-def _exec_probe(pod: PodState, container: ContainerRecord, field: str) -> Body | None:
-    """The probe in that field, if it is an exec probe."""
-    probe: Body | None = container.body.get(field)
-    if probe and not probe.get("exec"):
-        text = _PROBE_NOT_SUPPORTED.format(f"{container.path}.{field}")
-        pod.context.notices.send_once(text, f"probes of {pod.job}")
-        return None
-    return probe or None
-
-
-async def _startup(pod: PodState, container: ContainerRecord) -> bool:
-    """Run the startup probe until it passes. False: it failed too often, and the container was stopped."""
-    probe = _exec_probe(pod, container, "startupProbe")
-    if probe is None:
-        return True
-    await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    failures = 0
-    while problem := await _run_probe(pod, container, probe):
-        failures += 1
-        if failures >= _failure_threshold(probe):
-            await _stop_container(pod, container, f"its startup probe failed: {problem}", _grace_seconds(pod, probe))
-            return False
-        await asyncio.sleep(_seconds(probe, "periodSeconds"))
-    return True
-
-
-async def _readiness(pod: PodState, container: ContainerRecord) -> None:
-    """Set whether the container is ready after enough equal results of its readiness probe in a row."""
-    probe = _exec_probe(pod, container, "readinessProbe")
-    if probe is None:
-        return
-    await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    thresholds = {True: probe.get("successThreshold") or 1, False: _failure_threshold(probe)}
-    last_passed, in_a_row = container.view.ready, 0
-    while container.live:
-        passed = not await _run_probe(pod, container, probe)
-        in_a_row = in_a_row + 1 if passed == last_passed else 1
-        last_passed = passed
-        if in_a_row >= thresholds[passed] and container.live and container.view.ready != passed:
-            container.view.ready = passed
-            pod.mark_changed()
-        await asyncio.sleep(_seconds(probe, "periodSeconds"))
-
-
-async def _liveness(pod: PodState, container: ContainerRecord) -> None:
-    """Stop the container when its liveness probe has failed too often in a row."""
-    probe = _exec_probe(pod, container, "livenessProbe")
-    if probe is None:
-        return
-    await asyncio.sleep(_seconds(probe, "initialDelaySeconds"))
-    failures = 0
-    while container.live:
-        problem = await _run_probe(pod, container, probe)
-        failures = failures + 1 if problem else 0
-        if failures >= _failure_threshold(probe):
-            await _stop_container(pod, container, f"its liveness probe failed: {problem}", _grace_seconds(pod, probe))
-            return
-        await asyncio.sleep(_seconds(probe, "periodSeconds"))
-
-
-async def _run_probe(pod: PodState, container: ContainerRecord, probe: Body) -> str:
-    """Run the probe's command once. Returns what went wrong; empty if it passed."""
-    argv, timeout = probe["exec"].get("command") or [], _seconds(probe, "timeoutSeconds")
-    try:
-        answer = await pod.context.link.exec({"container": container.id, "argv": argv, "timeout": timeout})
-    except SupervisorRefused as refusal:
-        return str(refusal)
-    if answer["timeout"]:
-        return f"no answer within {timeout:g} s"
-    return f"exit code {answer['code']}: {answer['output'].strip()}" if answer["code"] else ""
-
-
-async def _stop_container(pod: PodState, container: ContainerRecord, message: str, grace: float) -> None:
-    container.stop_message = message
-    await lifecycle.stop_container(pod, container, loop_time() + grace)
-
-
-def _grace_seconds(pod: PodState, probe: Body) -> float:
-    seconds = probe.get("terminationGracePeriodSeconds")
-    return pod.grace_seconds if seconds is None else float(seconds)
-
-
-def _failure_threshold(probe: Body) -> int:
-    return int(probe.get("failureThreshold") or _DEFAULT_FAILURE_THRESHOLD)
-
-
-def _seconds(probe: Body, field: str) -> float:
-    return float(probe.get(field) or _PROBE_DEFAULT_SECONDS[field])
 
 
 def _go_duration(seconds: float) -> str:

@@ -1,19 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The known objects of one resource, by key and by owning job. The watch and our own writes update it.
+"""What the controller knows of the cluster: a cache of the objects of each resource, by key and by owning job.
 
-The cache guarantees read-your-writes: the response of a write enters at once if its resourceVersion is higher than the
-cached one, and an older watch event cannot bring back an object that we deleted. A response whose version the watch has
-already passed is ignored: if its object is not cached, it was deleted in the meantime. So a late watch can delay an
-action but never cause it twice, and the controller needs no list of expected changes.
+The watch and our own writes update a cache. It guarantees read-your-writes: the response of a write enters at once if
+its resourceVersion is higher than the cached version, and an old watch event cannot restore an object that we deleted.
+A response whose version the watch has already passed is ignored: if its object is not cached, it was deleted in the
+meantime. So a late watch can delay an action but never cause it twice, and the controller needs no list of expected
+changes.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
-from trainwright.model.meta import JOB_UID, Key, Meta
-from trainwright.runtime.ports import ListPage, Resource, WatchEvent, WatchEventType
+from msgspec.structs import replace
 
-#: Namespace and UID of a job. A label can name the UID of a job in another namespace; that does not make a child.
+from trainwright.kinds.registry import KINDS
+from trainwright.model.child import NODE_GONE, Extra, Node, ObjectCondition, Observed, Refusal
+from trainwright.model.job import Body, Job
+from trainwright.model.meta import JOB_UID, Key, Meta
+from trainwright.runtime.ports import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SERVICES,
+    Clock,
+    ListPage,
+    Resource,
+    Selection,
+    WatchEvent,
+    WatchEventType,
+    jobs_of,
+)
+from trainwright.runtime.settings import ControllerSettings
+
+#: Namespace and UID of a job. An object whose label names the UID of a job in another namespace is not its child.
 OwnerKey = tuple[str, str]
+#: Identifies a job: the lower-case name of its kind, and its namespace and name.
+JobKey = tuple[str, Key]
+#: Upper bound on removed nodes that are remembered. The pods of older nodes have been replaced long before.
+_MAX_REMOVED_NODES = 1024
 
 
 class Cache:
@@ -22,7 +48,7 @@ class Cache:
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
         self.synced = False
-        #: The newest version that a list or the watch reported, and the newest one in a response to our writes.
+        #: The newest version that a list or the watch reported, and the newest version in a response to our writes.
         self._watched_version = self._written_version = 0
         self._items: dict[Key, tuple[Meta, Any]] = {}
         self._by_job: dict[OwnerKey, dict[Key, Any]] = {}
@@ -68,7 +94,7 @@ class Cache:
     # -- from the watch ------------------------------------------------------------------------------------------
 
     def replace(self, page: ListPage) -> set[str]:
-        """Take over a list. Objects that it lacks are removed, unless we wrote them after the list was made."""
+        """Take over a list. Objects missing in the list are removed, unless we wrote them after the list was made."""
         changed_jobs: set[str] = set()
         listed, uids = set(), set()
         for item in page.items:
@@ -81,7 +107,7 @@ class Cache:
             meta, _ = self._items[key]
             if int(meta.resource_version or 0) <= list_version:
                 changed_jobs |= self._remove(key)
-        # The list may be older than our deletes. The watch still has to report the deletion of objects that it has.
+        # The list may be older than our deletes. The watch still has to report the deletion of objects in the list.
         self._tombstones = {key: tombstone for key, tombstone in self._tombstones.items() if tombstone[0] in uids}
         self._watched_version = max(self._watched_version, list_version)
         self.synced = True
@@ -162,3 +188,108 @@ def _key(meta: Meta) -> Key:
 
 def _job_uid(meta: Meta) -> str:
     return (meta.labels or {}).get(JOB_UID, "")
+
+
+class NodeIndex:
+    """All nodes by name. A removed node stays in the index and counts as not ready since its removal."""
+
+    def __init__(self, cache: Cache, clock: Clock) -> None:
+        self.cache = cache
+        self._clock = clock
+        self._known: dict[str, Node] = {}
+        self._removed: dict[str, Node] = {}
+
+    @property
+    def known(self) -> Mapping[str, Node] | None:
+        """All nodes; None before the first list, so that no pod is judged by an incomplete index."""
+        return self._known if self.cache.synced else None
+
+    def update(self, keys: set[Key]) -> set[str]:
+        """Take over changed nodes from the cache. Returns the names of nodes whose pods must be checked again."""
+        changed = set()
+        for key in keys:
+            node, before = self.cache.get(key), self._known.get(key.name)
+            if node is not None:
+                self._removed.pop(key.name, None)
+            elif before is not None:
+                node = self._removed.get(key.name) or self._mark_removed(key.name, before)
+            if node is not None:
+                self._known[key.name] = node
+                if before is None or _relevant_state(before) != _relevant_state(node):
+                    changed.add(key.name)
+        # Whether a node that does not answer counts as lost depends on how many other nodes answer.
+        return changed | {name for name, node in self._known.items() if not node.ready} if changed else changed
+
+    def add_missing(self, names: Iterable[str]) -> None:
+        """Mark nodes as removed from now on if pods name them and no list has them."""
+        if not self.cache.synced:
+            return
+        for name in names:
+            if name and name not in self._known:
+                self._known[name] = self._mark_removed(name, Node(Meta(name)))
+
+    def _mark_removed(self, name: str, before: Node) -> Node:
+        condition = ObjectCondition("Ready", "False", NODE_GONE, "the node was removed", self._clock.now())
+        node = replace(before, status=replace(before.status, conditions=(condition,)))
+        self._removed[name] = node
+        while len(self._removed) > _MAX_REMOVED_NODES:
+            oldest = next(iter(self._removed))
+            del self._removed[oldest]
+            self._known.pop(oldest, None)
+        return node
+
+
+def _relevant_state(node: Node) -> tuple[object, ...]:
+    """The parts of a node that decisions depend on: conditions without heartbeats, spec, and allocatable devices."""
+    conditions: tuple[tuple[str, str, datetime | None], ...] = tuple(
+        [(one.type, one.status, one.last_transition_time) for one in node.status.conditions or ()]
+    )
+    devices = [pair for pair in (node.status.allocatable or {}).items() if "/" in pair[0]]
+    return conditions, node.spec, devices
+
+
+class ClusterCache:
+    """The caches of all resources that the controller reads."""
+
+    def __init__(self, clock: Clock, settings: ControllerSettings) -> None:
+        self.scope = Selection(namespace=settings.namespace)
+        kinds = [kind for kind in KINDS if settings.kinds is None or kind.singular in settings.kinds]
+        self.jobs = {kind.singular: Cache(jobs_of(kind)) for kind in kinds}
+        self._pods, self._services = Cache(PODS), Cache(SERVICES)
+        self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
+        self.nodes = NodeIndex(Cache(NODES), clock)
+        caches = (self._pods, self._services, *self._extras)
+        #: The caches of children by API and kind, because several gang schedulers have a kind named PodGroup.
+        self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
+
+    def affected_jobs(self, keys: set[Key]) -> set[str]:
+        """The UIDs of jobs with pods on one of these nodes, if the state of the node has changed."""
+        nodes = self.nodes.update(keys)
+        pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
+        return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}
+
+    def sizes(self) -> dict[str, int]:
+        """The number of cached objects by plural name."""
+        sizes: Counter[str] = Counter()
+        for cache in (*self.jobs.values(), *self.children.values(), self.nodes.cache):
+            sizes[cache.resource.plural] += len(cache)
+        return sizes
+
+    def job(self, job_key: JobKey) -> Body | None:
+        """The document of a job, or None."""
+        found: Body | None = self.jobs[job_key[0]].get(job_key[1])
+        return found
+
+    def observe(self, job: Job, refusals: tuple[Refusal, ...], ports: frozenset[int] = frozenset()) -> Observed:
+        """The children of a job and the nodes. `ports` are the host ports that other jobs use."""
+        owner = (job.key.namespace, job.uid)
+        pods = self._pods.children_of(owner)
+        self.nodes.add_missing({pod.spec.node_name for pod in pods})
+        return Observed(
+            pods=pods,
+            services=self._services.children_of(owner),
+            extras=tuple([extra for cache in self._extras for extra in cache.children_of(owner)]),
+            nodes=self.nodes.known,
+            refusals=refusals,
+            ports=ports,
+        )

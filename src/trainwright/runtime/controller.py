@@ -19,10 +19,11 @@ from trainwright.model.job import Body, Job
 from trainwright.model.meta import Key
 from trainwright.model.plan import Plan
 from trainwright.model.site import Site
+from trainwright.runtime.cache import ClusterCache, JobKey
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache, JobKey
+from trainwright.runtime.informer import informers
 from trainwright.runtime.job_metrics import JobMetrics
-from trainwright.runtime.job_state import ElasticSizePublisher, HostPortIndex, JobState
+from trainwright.runtime.job_state import STUCK_TOPIC, ElasticSizePublisher, HostPortIndex, JobState
 from trainwright.runtime.orphans import OrphanCollector
 from trainwright.runtime.ports import Clock, Cluster, Registry
 from trainwright.runtime.publisher import Publisher
@@ -32,7 +33,7 @@ from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
-#: After a conflict the watch normally requeues the job. If the watch is late, this delay does.
+#: After a conflict the watch normally requeues the job. If the watch is late, the job is requeued after this delay.
 _CONFLICT_RETRY_SECONDS = 1.0
 #: Large jobs get bursts of events: the controller collects events for this many times the CPU time of the last pass.
 _COALESCE_PER_DECISION_SECOND = 15.0
@@ -57,6 +58,7 @@ class Controller:
         #: True once all resources have been listed and the workers have started.
         self.synced = False
         self._ending = False
+        self._cluster = cluster
         self._tasks: list[asyncio.Task[None]] = []
         self._job_metrics = JobMetrics(self.telemetry)
         self._settings = settings or ControllerSettings()
@@ -65,10 +67,10 @@ class Controller:
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
         self._states: dict[JobKey, JobState] = {}
-        # Jobs already being tracked are served before new ones.
+        # Jobs already being tracked are served before new jobs.
         self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)
         self._uids: dict[str, JobKey] = {}
-        self._cache = ClusterCache(cluster, clock, self._settings, self.telemetry)
+        self._cache = ClusterCache(clock, self._settings)
         self._host_ports = HostPortIndex(self._cache.jobs)
         self._executor = Executor(cluster, self._cache, self._settings, self.telemetry)
         self._elastic_sizes = ElasticSizePublisher(registry, self._settings)
@@ -78,15 +80,15 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile jobs until cancelled. The first pass begins after all resources have been listed."""
-        informers = self._cache.informers(self._queue.add, self._requeue_owners)
+        running = informers(self._cluster, self._cache, self.telemetry, self._queue.add, self._requeue_owners)
         async with asyncio.TaskGroup() as group:
-            self._tasks = [group.create_task(informer.run()) for informer in informers]
-            for informer in informers:
+            self._tasks = [group.create_task(informer.run()) for informer in running]
+            for informer in running:
                 await informer.synced.wait()
             self._tasks += [group.create_task(self._work()) for _ in range(self._settings.workers)]
             self._tasks.append(group.create_task(self._recorder.run()))
-            if self._settings.sweep:
-                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.sweep)))
+            if self._settings.orphan_period:
+                self._tasks.append(group.create_task(self._orphan_collector.run(self._settings.orphan_period)))
             self.synced = True
             _LOG.info(LogMessage("all resources are listed", **self._cache.sizes()))
 
@@ -104,7 +106,7 @@ class Controller:
         return state.cleaned_up if state is not None else self._cache.job((kind, key)) is None
 
     async def drain(self, seconds: float) -> bool:
-        """Begin no new pass and wait up to `seconds` for the running ones. Returns whether all of them have ended."""
+        """Begin no new pass and wait up to `seconds` for running passes. Returns whether all of them have ended."""
         self._ending = True
         end = asyncio.get_running_loop().time() + seconds
         while self._queue.working and asyncio.get_running_loop().time() < end:
@@ -112,7 +114,7 @@ class Controller:
         return not self._queue.working
 
     def _requeue_owners(self, uids: set[str]) -> None:
-        """Queue the jobs whose children changed, after a short delay in job_key more events can arrive."""
+        """Queue the jobs whose children changed, after a short delay in which more events can arrive."""
         for uid in uids:
             job_key = self._uids.get(uid)
             if job_key is not None:
@@ -211,7 +213,8 @@ class Controller:
         await self._elastic_sizes.publish(job, plan.announces, state, now)
         self._publisher.add_wait_events(job, plan.status, state, now)
         await self._publisher.send_events(job, state)
-        state.pass_succeeded()
+        state.retry_pause = 0.0
+        state.warnings.pop(STUCK_TOPIC, None)
         done = plan.status.ledger.outcome is not None and not plan.changes_objects and not plan.status.cleaning
         state.cleaned_up = done and status_delay is None and state.requeue_seconds is None
         self._schedule_next(job_key, state, plan, status_delay, now)

@@ -31,7 +31,7 @@ _RELEASE_TIMEOUT_SECONDS = 3.0
 
 
 class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """The lease, the identity of this operator, and the timing in seconds; the defaults are those of Kubernetes."""
+    """The lease, the identity of this operator, and the timing in seconds; Kubernetes has the same defaults."""
 
     key: Key
     identity: str
@@ -70,7 +70,8 @@ class Elector:
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait for the lease, then run `work` until it ends or the lease is lost. Releases the lease at the end."""
-        await self._acquire()
+        while not await self._attempt(first=True):
+            await asyncio.sleep(self._config.retry * (0.8 + 0.4 * random()))  # noqa: S311 - jitter, not a secret
         _LOG.info(LogMessage("this operator leads", **self._log_fields()))
         working, renewing = asyncio.ensure_future(work()), asyncio.ensure_future(self._renew())
         try:
@@ -82,10 +83,6 @@ class Elector:
             await self._release()
         if not working.cancelled():
             working.result()
-
-    async def _acquire(self) -> None:
-        while not await self._attempt(first=True):
-            await asyncio.sleep(self._config.retry * (0.8 + 0.4 * random()))  # noqa: S311 - jitter, not a secret
 
     async def _renew(self) -> None:
         """Renew the lease until renewals have failed for too long or another operator holds it."""
@@ -99,13 +96,14 @@ class Elector:
         return {"lease": str(self._config.key), "identity": self._config.identity}
 
     async def _attempt(self, *, first: bool = False) -> bool:
-        """Get or renew the lease; return whether it is ours. With `first`, raise errors that a retry cannot solve."""
+        """Get or renew the lease; return whether we hold it. With `first`, raise errors that a retry cannot solve."""
         sent_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._config.renew):
                 ours = await self._claim(first=first)
         except ConflictError:
-            self._held_until = 0.0 if self._held_by_another() else self._held_until
+            if self._seen is not None and self._is_other(self._seen.spec.holder_identity):
+                self._held_until = 0.0
             return False
         except (ApiError, TimeoutError) as error:
             if first and isinstance(error, ForbiddenError | NotFoundError):
@@ -121,7 +119,10 @@ class Elector:
         lease = await self._read()
         if lease is None:
             return await self._create(first=first)
-        if lease.spec.holder_identity not in (None, "", self._config.identity) and not self._expired(lease):
+        # By our own clock, the lease must not have changed for the duration that its holder set.
+        duration = lease.spec.lease_duration_seconds or self._config.duration
+        expired = asyncio.get_running_loop().time() - self._unchanged_since > duration
+        if self._is_other(lease.spec.holder_identity) and not expired:
             return False
         body = {"spec": self._claimed_spec(lease.spec)}
         self._observe(
@@ -191,19 +192,14 @@ class Elector:
     def _observe(self, lease: Lease) -> None:
         before = self._seen.spec.holder_identity if self._seen is not None else None
         holder = lease.spec.holder_identity
-        if holder not in (None, "", before, self._config.identity):
+        if holder != before and self._is_other(holder):
             _LOG.info(LogMessage("another operator leads", **self._log_fields(), leader=holder, before=before or ""))
         if self._seen is None or self._seen.spec != lease.spec:
             self._unchanged_since = asyncio.get_running_loop().time()
         self._seen = lease
 
-    def _expired(self, lease: Lease) -> bool:
-        """Whether, by our own clock, the lease has not changed for the duration that its holder set."""
-        duration = lease.spec.lease_duration_seconds or self._config.duration
-        return asyncio.get_running_loop().time() - self._unchanged_since > duration
-
-    def _held_by_another(self) -> bool:
-        return self._seen is not None and self._seen.spec.holder_identity not in (None, "", self._config.identity)
+    def _is_other(self, holder: str | None) -> bool:
+        return holder not in (None, "", self._config.identity)
 
     async def _release(self) -> None:
         """Release the lease, so that the next leader need not wait. If that fails, the lease expires."""
@@ -225,9 +221,8 @@ class Elector:
             await self._cluster.patch(LEASES, self._config.key, body, version=lease.metadata.resource_version)
         except ConflictError:
             found = await self._read()
-            if found is None or found.spec.holder_identity != self._config.identity:
-                return
-            await self._cluster.patch(LEASES, self._config.key, body, version=found.metadata.resource_version)
+            if found is not None and found.spec.holder_identity == self._config.identity:
+                await self._cluster.patch(LEASES, self._config.key, body, version=found.metadata.resource_version)
 
 
 def _micro_time(time: Time) -> str:

@@ -14,7 +14,7 @@ from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.units import parse_time
-from trainwright.runtime.informer import JobKey
+from trainwright.runtime.cache import JobKey
 from trainwright.runtime.telemetry import LONG, Histogram, LogMessage, Occupancy, Telemetry
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class JobMetrics:
         return len(self._known)
 
     def observe(self, job_key: JobKey, document: Body, ledger: Ledger) -> None:
-        """Count and log the differences between the previous ledger of a job and this one, which is stored now."""
+        """Count and log the differences between the previous ledger of a job and this ledger, which is stored now."""
         known = self._known.get(job_key)
         if known is None:
             known = self._known[job_key] = _Known(Phase.NEW, 0.0, ledger)

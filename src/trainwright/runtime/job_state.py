@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller keeps in memory about jobs between passes: state of each job, host ports, elastic sizes.
 
-All of it may be lost: it saves work and decides nothing. This includes a ledger that was decided and is stored later:
+All of this may be lost: it saves work and decides nothing. This includes a ledger that was decided and is stored later:
 if the process dies, the next controller decides the same again.
 """
 
@@ -47,7 +47,7 @@ class JobState:
     def __init__(self, kind: Kind, uid: str) -> None:
         self.kind = kind
         self.uid = uid
-        #: A ledger that is not stored yet, and the events to send once it is.
+        #: A ledger that is not stored yet, and the events to send once it is stored.
         self.pending: Ledger | None = None
         self.unsent_events: tuple[Emit | JobEvent, ...] = ()
         #: Children that the API server refused to create.
@@ -56,13 +56,13 @@ class JobState:
         self.blocked_until: dict[ChildGroup, datetime] = {}
         #: Seconds of the last wait after a refusal.
         self.refusal_waits: dict[ChildKey, float] = {}
-        #: Since when children wait because another object has their name.
+        #: The time since which each child waits because another object has its name.
         self.name_taken_since: dict[ChildKey, datetime] = {}
-        #: The last warning on each topic, without its numbers. It is not sent again while it stays the same.
+        #: The last warning on each topic, without its numbers. A warning is not sent again while it stays the same.
         self.warnings: dict[Topic, str] = {}
         #: The current pass requests another pass after this many seconds.
         self.requeue_seconds: float | None = None
-        #: Since when the stored status has been out of date.
+        #: The time since which the stored status has been out of date.
         self.stale_since: datetime | None = None
         #: Roles and reasons of waiting pods that events have reported, and the time of the last check.
         self.reported_waits: set[tuple[str, str]] = set()
@@ -71,7 +71,7 @@ class JobState:
         self.cleaning = False
         #: The job has ended, its clean-up is over, and the final status is stored.
         self.cleaned_up = False
-        #: Seconds between the last resync and the next (0 restarts at the shortest), and the time of the last.
+        #: Seconds between the last and the next resync (0: start with the shortest period), and the time of the last.
         self.resync_seconds = 0.0
         self.resynced_at: datetime | None = None
         #: CPU seconds of the last decision. CPU time does not grow when other processes load the machine.
@@ -95,7 +95,7 @@ class JobState:
         before = self._loaded
         same_manifest = before is not None and _manifest(self._document) == _manifest(document)
         if not same_manifest:
-            # A corrected manifest must not wait for the back-off of the old one.
+            # A corrected manifest must not wait for the back-off of the old manifest.
             self.refusals, self.blocked_until, self.refusal_waits = {}, {}, {}
         reloaded = reload(self.kind, before, document.get("status")) if before is not None and same_manifest else None
         return reloaded or load(self.kind, document)
@@ -114,7 +114,7 @@ class JobState:
             self.unsent_events += (event,)
 
     def is_new_warning(self, topic: Topic, event: JobEvent) -> bool:
-        """Whether this event differs from the last on its topic, and remember it. Numbers are not compared."""
+        """Whether this event differs from the last event on its topic; remembers it. Numbers are not compared."""
         before, text = self.warnings.get(topic), _NUMBERS.sub("", repr(event))
         self.warnings[topic] = text
         return before != text
@@ -126,11 +126,6 @@ class JobState:
             return False
         self._waits_checked_at = now
         return True
-
-    def pass_succeeded(self) -> None:
-        """Reset the retry pause after a complete pass."""
-        self.retry_pause = 0.0
-        self.warnings.pop(STUCK_TOPIC, None)
 
     def begin_pass(self, now: datetime) -> None:
         """Begin a pass. If the clock was set back, retries that wait for a time become due at once."""
@@ -189,15 +184,11 @@ class HostPortIndex:
         self._planned: dict[str, frozenset[int]] = {}
 
     def others(self, uid: str) -> frozenset[int]:
-        """The ports of all jobs but this one."""
-        found: set[int] = set()
-        for cache in self._jobs.values():
-            for document in cache.items():
-                if document["metadata"].get("uid") != uid:
-                    found |= _stored_ports(document)
-        for other, ports in self._planned.items():
-            found |= ports if other != uid else frozenset()
-        return frozenset(found)
+        """The ports of all jobs except this job."""
+        documents = [document for cache in self._jobs.values() for document in cache.items()]
+        stored = [_stored_ports(one) for one in documents if one["metadata"].get("uid") != uid]
+        planned = [ports for other, ports in self._planned.items() if other != uid]
+        return frozenset[int]().union(*stored, *planned)
 
     def note(self, uid: str, ledger: Ledger) -> None:
         """Remember the ports that a pass has decided."""

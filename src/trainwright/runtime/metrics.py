@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports the numbers of `telemetry` in the Prometheus text format. `docs/operator.md` describes each metric."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from trainwright.core.observe import FINAL_PHASES
@@ -13,15 +12,14 @@ from trainwright.model.ledger import Phase
 from trainwright.runtime.telemetry import Histogram, Telemetry
 
 _Labels = tuple[str, ...]
-#: The labels of one metric.
-_L = TypeVar("_L", bound=_Labels)
+#: The labels of one metric, or its only label.
+_L = TypeVar("_L", bound=_Labels | str)
+_V = TypeVar("_V")
 
 
 def expose(telemetry: Telemetry) -> str:
     """All metrics in the Prometheus text format."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(telemetry))
-    return generate_latest(registry).decode()
+    return generate_latest(_Collector(telemetry)).decode()
 
 
 class _Collector:
@@ -41,30 +39,24 @@ class _Collector:
 
     def _histograms(self) -> Iterator[Metric]:
         telemetry = self._telemetry
-        yield _histogram(
-            "queue_seconds", "Time from when a job is due until its pass begins.", (), {(): telemetry.queue_seconds}
-        )
+        text = "Time from when a job is due until its pass begins."
+        yield _histogram("queue_seconds", text, (), {(): telemetry.queue_seconds})
         yield _histogram("reconcile_seconds", "Duration of one pass over a job.", (), {(): telemetry.pass_seconds})
         text = "Time until the API server answers; for a watch, until it begins."
         yield _histogram("api_seconds", text, ("verb", "resource"), telemetry.api_seconds)
         text = "Time from a job's creation until all its replicas first ran, without jobs that were suspended before."
-        by_kind = {(kind,): histogram for kind, histogram in telemetry.time_to_running.items()}
-        yield _histogram("time_to_running_seconds", text, ("kind",), by_kind)
+        yield _histogram("time_to_running_seconds", text, ("kind",), telemetry.time_to_running)
 
     def _counters(self) -> Iterator[Metric]:
         telemetry, call = self._telemetry, ("verb", "resource")
-        yield _counter("reconciles", "Passes over jobs, by result.", ("result",), _with_tuple_keys(telemetry.passes))
+        yield _counter("reconciles", "Passes over jobs, by result.", ("result",), telemetry.passes)
         yield _counter("writes", "Writes for jobs, by result.", (*call, "result"), telemetry.writes)
-        yield _counter(
-            "api_calls", "Requests to the API server; code `none`: no answer.", (*call, "code"), telemetry.api_calls
-        )
-        yield _counter("lists", "Lists fetched.", ("resource",), _with_tuple_keys(telemetry.lists))
-        yield _counter(
-            "watch_events", "Watch events received.", ("resource",), _with_tuple_keys(telemetry.watch_events)
-        )
-        yield _counter(
-            "restarts", "Restarts that count against restart budgets.", ("kind", "cause"), telemetry.restarts
-        )
+        text = "Requests to the API server; code `none`: no answer."
+        yield _counter("api_calls", text, (*call, "code"), telemetry.api_calls)
+        yield _counter("lists", "Lists fetched.", ("resource",), telemetry.lists)
+        yield _counter("watch_events", "Watch events received.", ("resource",), telemetry.watch_events)
+        text = "Restarts that count against restart budgets."
+        yield _counter("restarts", text, ("kind", "cause"), telemetry.restarts)
         yield _counter("jobs_finished", "Jobs that ended.", ("kind", "result"), telemetry.outcomes)
 
     def _jobs(self) -> Iterator[Metric]:
@@ -79,8 +71,8 @@ class _Collector:
         yield jobs
         text = "Unfinished jobs that the operator ignores because another controller wrote their status."
         foreign = GaugeMetricFamily("trainwright_foreign_jobs", text, labels=("kind",))
-        for kind, count in sorted(telemetry.foreign.items()):
-            foreign.add_metric((kind,), count)
+        for labels, count in _by_labels(telemetry.foreign):
+            foreign.add_metric(labels, count)
         yield foreign
         yield seconds
         yield self._goodput(at)
@@ -102,20 +94,22 @@ class _Collector:
         return occupancy.seconds(at) if occupancy is not None else 0.0
 
 
-def _with_tuple_keys(counts: Counter[str]) -> dict[_Labels, int]:
-    return {(label,): count for label, count in counts.items()}
+def _by_labels(values: Mapping[_L, _V]) -> list[tuple[_Labels, _V]]:
+    """The values with their labels as tuples, in order."""
+    pairs = [((key,) if isinstance(key, str) else key, value) for key, value in values.items()]
+    return sorted(pairs, key=lambda pair: pair[0])
 
 
 def _counter(name: str, text: str, labels: _Labels, counts: Mapping[_L, int]) -> Metric:
     family = CounterMetricFamily(f"trainwright_{name}", text, labels=labels)
-    for values, count in sorted(counts.items()):
+    for values, count in _by_labels(counts):
         family.add_metric(values, count)
     return family
 
 
 def _histogram(name: str, text: str, labels: _Labels, histograms: Mapping[_L, Histogram]) -> Metric:
     family = HistogramMetricFamily(f"trainwright_{name}", text, labels=labels)
-    for values, histogram in sorted(histograms.items(), key=lambda pair: pair[0]):
+    for values, histogram in _by_labels(histograms):
         total, buckets = 0, []
         for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
             total += count

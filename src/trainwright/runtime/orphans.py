@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from trainwright.core.removal import orphan_owner
 from trainwright.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError, UnavailableError
 from trainwright.model.meta import Key, Meta, Owner
-from trainwright.runtime.cache import Cache
-from trainwright.runtime.informer import ClusterCache
+from trainwright.runtime.cache import Cache, ClusterCache
 from trainwright.runtime.ports import Clock, Cluster, Selection
 from trainwright.runtime.telemetry import LogMessage
 

@@ -2,8 +2,8 @@
 """The interfaces that an engine implements, and the resources that we read and write.
 
 `Cluster` has the verbs of an API server; `kube` and `local` implement it, and the controller, the scheduler and the
-node agent use nothing else of the engine. It raises the ApiErrors of `errors`. The tests in `tests/contract` define the
-behaviour of every implementation.
+node agent use nothing else of the engine. `Cluster` raises the ApiErrors of `errors`. The tests in `tests/contract`
+define the behaviour of every implementation.
 """
 
 from collections.abc import AsyncGenerator, Iterable
@@ -52,7 +52,7 @@ class Resource(Struct, frozen=True):
         return body if self.type is dict else msgspec.convert(body, self.type)
 
     def meta(self, item: Any) -> Meta:
-        """The metadata of one of its objects."""
+        """The metadata of an object of this resource."""
         return msgspec.convert(item["metadata"], ObjectMeta) if isinstance(item, dict) else item.metadata
 
 
@@ -123,7 +123,7 @@ class Cluster(Protocol):
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
-        """Merge-patch an object or only its status. ConflictError if it has another UID or another version."""
+        """Merge-patch an object or only its status. ConflictError if the object has another UID or another version."""
         ...
 
     async def delete(
@@ -135,7 +135,7 @@ class Cluster(Protocol):
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object. Returns it if it still exists (grace period, finalizers), None if it is gone."""
+        """Delete an object. Returns the object if it still exists (grace period, finalizers), None if it is gone."""
         ...
 
 
@@ -143,7 +143,7 @@ class Registry(Protocol):
     """The key-value store in which replicas of elastic jobs find each other. The replicas own the keys."""
 
     async def revise(self, key: str, value: str) -> str | None:
-        """Replace the value of an existing key and return the old one. A missing key returns None and stays missing.
+        """Replace the value of an existing key and return the old value. A missing key returns None and stays missing.
 
         After an UnavailableError the caller cannot know whether the value was replaced.
         """
@@ -175,10 +175,10 @@ class LogPart(Struct, frozen=True, kw_only=True):
     previous: bool = False
     #: Put the time of writing before each line.
     timestamps: bool = False
-    #: Only this many lines from the end.
+    #: Only this many lines, counted from the end of the log.
     tail: int | None = None
     since: datetime | None = None
-    #: At most this many bytes.
+    #: At most this many bytes of the log.
     limit: int | None = None
 
 
@@ -189,7 +189,7 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS = Resource("", "v1", "events", "Event", Event)
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
-#: The operator reads these to check that the API server keeps all status fields that it writes.
+#: The operator reads definitions to check that the API server keeps all status fields that the operator writes.
 DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

@@ -6,7 +6,6 @@ written together with the next such change, or when they have been out of date f
 """
 
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -59,16 +58,15 @@ class Publisher:
         delay = self._remaining_delay(state, now)
         cleanup_done = state.cleaning and not plan.status.cleaning
         urgent = cleanup_done or _is_urgent(stored, change, state.kind.deferrable)
-        if plan.write is not Write.NOW and delay > 0 and not urgent:
-            state.cleaning = plan.status.cleaning
+        waits = plan.write is not Write.NOW and delay > 0 and not urgent
+        if waits:
             state.pending = plan.status.ledger
-            state.unsent_events += events
-            return delay
-        await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+        else:
+            await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+            state.pending = state.stale_since = None
         state.cleaning = plan.status.cleaning
-        state.pending = state.stale_since = None
         state.unsent_events += events
-        return None
+        return delay if waits else None
 
     def _remaining_delay(self, state: JobState, now: datetime) -> float:
         """Seconds for which changed counts may still wait. A clock that is set back does not prolong the delay."""
@@ -115,7 +113,7 @@ def _status_fields(kind: Kind) -> frozenset[str]:
 
 
 def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
-    """Whether the phase or a condition changes, except those in `patient`. All other changes are counts."""
+    """Whether the phase or a condition changes, except conditions in `patient`. All other changes are counts."""
     if "phase" in change and change["phase"] not in patient:
         return True
     if "conditions" not in change:
@@ -127,17 +125,14 @@ def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
     return before != after
 
 
-def difference(before: Body, after: Body, owned: frozenset[str]) -> Body:
-    """The merge patch from the stored status to the rendered one. Fields that we do not own stay unchanged."""
-    changed: Body = {
-        key: _field_patch(before.get(key), value) for key, value in after.items() if before.get(key) != value
-    }
-    return changed | {key: None for key in before if key not in after and key in owned}
+def difference(before: Body, after: Body, owned: frozenset[str] | None = None) -> Body:
+    """The merge patch from the stored status to the rendered status. A key is removed only if its value is null.
 
-
-def _field_patch(before: Any, after: Any) -> Any:
-    """The merge patch of one field. A merge patch removes a key only if its value is null."""
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return after
-    changed = {key: _field_patch(before.get(key), value) for key, value in after.items() if before.get(key) != value}
-    return changed | {key: None for key in before if key not in after}
+    Fields that are not in `owned` stay; without `owned`, all fields are ours.
+    """
+    patch: Body = {key: None for key in before if key not in after and (owned is None or key in owned)}
+    for key, value in after.items():
+        old = before.get(key)
+        if old != value:
+            patch[key] = difference(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return patch

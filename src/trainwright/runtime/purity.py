@@ -13,12 +13,12 @@ from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any
 
-#: Names the file to which the hook appends violations. If it is not set, the hook is off. Child processes inherit it.
+#: This variable names the file to which the hook appends violations. If the variable is not set, the hook is off.
 VARIABLE = "TRAINWRIGHT_PURITY"
 #: Packages whose functions may do no I/O.
 PURE = ("model", "core", "kinds")
 
-#: Computed without pathlib, because every command imports this module and importing pathlib is slow.
+#: The folders of these packages. Computed without pathlib: every command imports this module, and pathlib is slow.
 _FOLDERS = tuple(f"{__file__.rpartition('runtime')[0]}{package}{os.sep}" for package in PURE)
 #: Audit events that are not I/O: introspection, and code that is created or run in memory. All others are violations.
 _HARMLESS = frozenset(
@@ -55,7 +55,7 @@ def enforce() -> None:
 
 
 class _Hook:
-    """Python calls this for every audit event."""
+    """The audit hook: Python calls it for every audit event."""
 
     def __init__(self, path: str) -> None:
         self._path = path

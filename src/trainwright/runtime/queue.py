@@ -43,7 +43,7 @@ class Queue(Generic[K]):
         self._count = 0
 
     def add(self, key: K, delay: float = 0.0) -> None:
-        """Add a key that is due after `delay` seconds. If the key already has an earlier due time, that one stays."""
+        """Add a key that is due after `delay` seconds. If the key already has an earlier due time, that time stays."""
         loop = asyncio.get_running_loop()
         due = loop.time() + delay
         due_before = self._due.get(key)
@@ -90,7 +90,7 @@ class Queue(Generic[K]):
         return len(self._working)
 
     def done(self, key: K) -> None:
-        """Report that a key is processed. If it was added in the meantime, `get` returns it again."""
+        """Report that a key is processed. If the key was added in the meantime, `get` returns it again."""
         self._working.discard(key)
         due = self._due.get(key)
         if due is not None and due <= asyncio.get_running_loop().time():

@@ -3,7 +3,7 @@
 
 The recorder retries an event about the end of a job until the API server stores it or refuses it permanently (for
 example in a namespace that is being deleted). Any other event may be lost if the server does not answer. A pass never
-waits for retries: large clusters keep events in a separate etcd, which can be unavailable while all else works.
+waits for retries: large clusters keep events in a separate etcd, which can be unavailable while everything else works.
 """
 
 import asyncio
@@ -36,8 +36,6 @@ _MAX_UNSENT = 10_000
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 #: After a failed request, passes send no events for this time.
 _SUSPEND_SECONDS = 5.0
-#: HTTP status codes from 500, and 429, are transient errors.
-_SERVER_ERROR, _TOO_MANY_REQUESTS = 500, 429
 
 
 class Recorder:
@@ -77,7 +75,10 @@ class Recorder:
                 LogMessage("trouble", job=str(job.key), kind=job.kind, reason=emit.event_reason.value, why=emit.message)
             )
         suffix = f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}"
-        body = event(job, emit, now, _stable_suffix(job, emit) if emit.once else suffix)
+        if emit.once:
+            # The name is the same in every operator, so the event is stored only once.
+            suffix = blake2b(f"{job.uid} {emit.event_reason}".encode(), digest_size=8).hexdigest()
+        body = event(job, emit, now, suffix)
         if asyncio.get_running_loop().time() >= self._suspended_until and await self._send(body):
             return
         if emit.event_reason in _TERMINAL:
@@ -97,15 +98,10 @@ class Recorder:
             job, kind = f"{involved['namespace']}/{involved['name']}", involved["kind"].lower()
             _LOG.warning(LogMessage("event not stored", job=job, kind=kind, reason=body["reason"], error=error))
             result = error.reason
-            final = error.status < _SERVER_ERROR and error.status != _TOO_MANY_REQUESTS
+            final = error.status < 500 and error.status != 429
         self._telemetry.writes["create", EVENTS.id, result] += 1
         self._suspended_until = -inf if final else asyncio.get_running_loop().time() + _SUSPEND_SECONDS
         return final
-
-
-def _stable_suffix(job: Job, emit: Emit) -> str:
-    """A name suffix that is the same in every operator, so that the event is stored only once."""
-    return blake2b(f"{job.uid} {emit.event_reason}".encode(), digest_size=8).hexdigest()
 
 
 def event(job: Job, emit: Emit, now: Time, suffix: str) -> Body:

@@ -5,6 +5,9 @@ from msgspec import Struct
 
 from trainwright.runtime.ports import POD_GROUPS, Resource
 
+#: `count_delay` of the embedded engine: a write is cheap there, and a person may be watching.
+EMBEDDED_COUNT_DELAY_SECONDS = 1.0
+
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):
     """How the controller works. Settings that influence decisions are in `model.site`."""
@@ -35,6 +38,6 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     #: Whether to send an event for each child that is created or deleted.
     child_events: bool = False
     #: The time between two searches for children whose job is gone; 0 means never.
-    sweep: float = 0.0
+    orphan_period: float = 0.0
     #: Resources of children of a whole job (not of one replica) that exist in this cluster.
     extras: tuple[Resource, ...] = (POD_GROUPS,)

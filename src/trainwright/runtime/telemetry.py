@@ -7,7 +7,7 @@ only when metrics are requested. No metric has the name of a job as a label.
 
 import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -67,36 +67,33 @@ class Telemetry:
         self.time = time
         self.leads = False
         self.queue_depth = 0
-        #: From the due time of a job to the start of its pass, and the duration of the pass with its writes.
+        #: The time from the due time of a job to the start of its pass, and the duration of the pass with its writes.
         self.queue_seconds = Histogram()
         self.pass_seconds = Histogram()
-        #: By result: `done`, `conflict`, `retry`, `error`.
+        #: The number of passes by result: `done`, `conflict`, `retry`, `error`.
         self.passes: Counter[str] = Counter()
-        #: By verb, resource and result.
+        #: The number of writes by verb, resource and result.
         self.writes: Counter[tuple[str, str, str]] = Counter()
-        #: By verb, resource and HTTP code, and by verb and resource.
+        #: The number of requests by verb, resource and HTTP code, and their durations by verb and resource.
         self.api_calls: Counter[tuple[str, str, str]] = Counter()
-        self.api_seconds: dict[tuple[str, str], Histogram] = {}
-        #: By resource.
+        self.api_seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+        #: The numbers of lists and of watch events, by resource.
         self.lists: Counter[str] = Counter()
         self.watch_events: Counter[str] = Counter()
-        #: By kind and phase, and by kind.
+        #: The jobs in each phase, by kind and phase, and the time until they run, by kind.
         self.jobs: dict[tuple[str, str], Occupancy] = {}
         self.time_to_running: dict[str, Histogram] = {}
         #: Unfinished jobs of another controller, by kind.
         self.foreign: Counter[str] = Counter()
-        #: By kind and cause.
+        #: The number of restarts by kind and cause.
         self.restarts: Counter[tuple[str, str]] = Counter()
-        #: By kind and result of a job.
+        #: The number of ended jobs by kind and result.
         self.outcomes: Counter[tuple[str, str]] = Counter()
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count a request to the API server. The code is 0 if there was no answer."""
         self.api_calls[verb, resource, str(code) if code else "none"] += 1
-        histogram = self.api_seconds.get((verb, resource))
-        if histogram is None:
-            histogram = self.api_seconds[verb, resource] = Histogram()
-        histogram.observe(seconds)
+        self.api_seconds[verb, resource].observe(seconds)
 
     def expose(self) -> str:
         """All metrics in the Prometheus text format."""

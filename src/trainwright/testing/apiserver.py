@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server of the simulated world: its objects, their versions, and the watch events that are not delivered yet.
 
-It implements `Cluster` for the operator's executor. None of its verbs waits, so they run without an event loop.
+It implements `Cluster` for the operator's executor. None of its verbs waits, so verbs run without an event loop.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -107,8 +107,7 @@ class ApiServer:
     def page(self, resource: Resource) -> ListPage:
         """All objects of a resource that the operator's informers select."""
         mine = [child for (kind, _), child in self.truth.items() if kind == resource.kind and _has_api(child, resource)]
-        found = [child for child in mine if selected(child)]
-        return ListPage(tuple(found), str(self.version))
+        return ListPage(tuple(filter(selected, mine)), str(self.version))
 
     def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str

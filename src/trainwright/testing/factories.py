@@ -63,7 +63,7 @@ def role(name: str = "worker", replicas: int = 1, gpus: int = 0, **more: Any) ->
 
 
 def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
-    """A job that succeeds when all replicas have succeeded and fails when one has failed."""
+    """A job that succeeds when all replicas have succeeded and fails when one replica has failed."""
     roles = roles or (role(),)
     rules: dict[str, Rule] = {
         "success": AllOf(tuple(Atom(one.name, Which.EVERY, Result.SUCCEEDED) for one in roles if one.replicas)),
@@ -74,7 +74,7 @@ def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
 
 
 def container(name: str = "main", **state: Any) -> ContainerStatus:
-    """A running container; a terminated one with `exit_code=`, a waiting one with `waiting=` and its reason."""
+    """A running container; `exit_code=` makes a terminated one, `waiting=` with its reason a waiting one."""
     if "waiting" in state:
         return ContainerStatus(name, state=ContainerState(waiting=Waiting(state["waiting"], state.get("message", ""))))
     if "exit_code" in state:

@@ -36,9 +36,8 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ATTEMPT, SPARE
 from trainwright.model.plan import Plan, Write
 from trainwright.model.site import Site
-from trainwright.runtime.cache import Cache
+from trainwright.runtime.cache import Cache, ClusterCache
 from trainwright.runtime.executor import Executor
-from trainwright.runtime.informer import ClusterCache
 from trainwright.runtime.job_state import JobState
 from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, groups_of
 from trainwright.runtime.settings import ControllerSettings
@@ -56,7 +55,7 @@ class StaleError(Exception):
 
 
 class World:
-    """One job and its children. `truth` has the objects of the API server, `observed` those the operator knows."""
+    """One job and its children. `truth` has the objects of the API server, `observed` the operator's objects."""
 
     def __init__(
         self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = (), defers: bool = False
@@ -80,13 +79,13 @@ class World:
     def _start_operator(self) -> None:
         """Start an operator with empty caches."""
         telemetry = Telemetry()
-        self._cluster_cache = ClusterCache(self.server, self, _SETTINGS, telemetry)
+        self._cluster_cache = ClusterCache(self, _SETTINGS)
         owner = self.job.owner
         group, _, version = owner.api_version.rpartition("/")
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
         self._cluster_cache.jobs.setdefault(self.job.kind, Cache(kind))
         self._executor = Executor(self.server, self._cluster_cache, _SETTINGS, telemetry)
-        self._state = JobState(KINDS[0], self.job.uid)  # the kind is not used: it decodes documents
+        self._state = JobState(KINDS[0], self.job.uid)  # the kind is not used, because it only decodes documents
 
     def now(self) -> datetime:
         """The current time: the world is the `Clock` of its operator."""
@@ -242,7 +241,7 @@ class World:
             self.change(name, conditions=(condition,))
 
     def start(self, name: str, node: str = "node-1") -> None:
-        """Start a pod. It runs, or waits for a ConfigMap that it needs. A spare pod only reserves its place."""
+        """Start a pod. The pod runs, or waits for a ConfigMap that it needs. A spare pod only reserves its place."""
         self.bind(name, node)
         if (self._pod(name).metadata.labels or {}).get(ATTEMPT) == SPARE:
             return
@@ -262,7 +261,7 @@ class World:
         return f"10.0.{self.addresses // 250}.{1 + self.addresses % 250}"
 
     def _config(self, name: str) -> dict[str, str] | str:
-        """The ConfigMap data that a starting pod reads, or the kubelet's error message if it is missing."""
+        """The ConfigMap data that a starting pod reads, or the kubelet's error message if the ConfigMap is missing."""
         found: dict[str, str] = {}
         gates = {role.gate for role in self.job.roles if role.gate}
         body = self.server.bodies_of.get(self._pod(name).metadata.uid, {}) if gates else {}
@@ -282,7 +281,7 @@ class World:
 
     def _data(self, name: str) -> dict[str, str] | None:
         child = self.truth.get(("ConfigMap", name))
-        return None if child is None else self.server.bodies_of.get(_uid(child), {}).get("data", {})
+        return None if child is None else self.server.bodies_of.get(child.metadata.uid, {}).get("data", {})
 
     def exit(self, name: str, code: int = 0) -> None:
         """The container of a pod ends."""
@@ -291,7 +290,7 @@ class World:
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
     def crash(self, name: str, code: int = 1) -> None:
-        """The container of a pod ends, and its kubelet waits for the back-off before it restarts it."""
+        """The container of a pod ends, and its kubelet waits for the back-off before the restart."""
         end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
         waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
         crashed = ContainerStatus(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
@@ -312,7 +311,7 @@ class World:
         return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
-        """The gang scheduler admits all groups, if it is one that must admit a group before its pods are created."""
+        """The gang scheduler admits all groups, if it must admit a group before its pods are created."""
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
             if gang is not None and gang.admitting_phases and isinstance(child, Extra) and child.status is None:
@@ -378,10 +377,6 @@ class World:
             if plan.empty and plan.wake is not None:
                 self.clock = max(self.clock, plan.wake)
         raise AssertionError(f"the operator still acts after {rounds} rounds: {self.plans[-3:]}")
-
-
-def _uid(child: Child) -> str:
-    return child.metadata.uid
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -153,9 +153,9 @@ def test_a_pending_restart_is_shown_also_if_an_older_version_forgets_that_it_is_
     world = Driver(manifest(a=one, b=one)).running()
     for restart in range(1, 4):
         world.end("a-0", code=1)
-        for book in world.document["status"]["trainwright"]["roles"]:
+        for entry in world.document["status"]["trainwright"]["roles"]:
             for unknown in ("pending", "hidden", "charged", "inside"):
-                book.pop(unknown, None)
+                entry.pop(unknown, None)
         status = world.again()
 
         assert status["restarts"] == restart

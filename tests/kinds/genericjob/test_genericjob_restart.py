@@ -152,11 +152,11 @@ BEFORE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("book", "charged"), BEFORE)
-def test_a_ledger_of_the_version_before_is_read(book: Body, charged: str) -> None:
+@pytest.mark.parametrize(("entry", "charged"), BEFORE)
+def test_a_ledger_of_the_version_before_is_read(entry: Body, charged: str) -> None:
     """It knew the sum of the type: no count is lost, and none is charged twice."""
     job = driver(9)
-    old = {"name": "worker", "reached": 4, **book}
+    old = {"name": "worker", "reached": 4, **entry}
     job.document["status"]["trainwright"]["roles"] = [old]
     attempt = {index: old.get("epoch", 0) + tries for index, tries in parse_counts(old.get("retries", "")).items()}
     for rank in range(4):
@@ -177,9 +177,9 @@ def test_what_the_version_before_has_used_up_is_used_up() -> None:
     job = driver(2)
     job.fail_and_restart("worker-1")
     job.fail_and_restart("worker-1")
-    (book,) = job.document["status"]["trainwright"]["roles"]
+    (entry,) = job.document["status"]["trainwright"]["roles"]
     for new in ("charged", "pending", "hidden", "inside"):
-        book.pop(new, None)
+        entry.pop(new, None)
     job.fail_and_restart("worker-1")
     job.fail_and_restart("worker-2")
 

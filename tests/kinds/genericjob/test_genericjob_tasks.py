@@ -295,7 +295,7 @@ def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Ob
         container=CONTAINERS[0],
         node="n" * 63,
     )
-    book = RoleLedger(
+    entry = RoleLedger(
         TYPE,
         retries=format_counts(tries),
         restarts={CauseKind.EXIT.value: 70_000, CauseKind.DISRUPTED.value: sum(tries.values()) - 70_000},
@@ -305,7 +305,7 @@ def huge(letter: str = "x", base: int = 10, deciding: int = 0) -> tuple[Body, Ob
         holds=tuple(Hold(later(100 + group), format_indexes(held[group::32])) for group in range(32)),
     )
     failures = (Failure(TYPE, rank, f"{JOB}-{TYPE}-{rank}", base, NOW, cause) for rank in failed[-KEPT_FAILURES:])
-    ledger = Ledger(Phase.RUNNING, 1, (book,), failures=tuple(failures))
+    ledger = Ledger(Phase.RUNNING, 1, (entry,), failures=tuple(failures))
     spec = replicas(TYPE, COUNT, restartPolicy={"policy": "OnFailure", "limit": 100_000})
     rules = {"successRules": [{TYPE: [2]}], "failureRules": [{TYPE: failed[-deciding:] if deciding else [2]}]}
     document = manifest(spec, name=JOB, **rules) | {"status": {"trainwright": msgspec.to_builtins(ledger)}}

@@ -63,13 +63,13 @@ def story(document: Body, fatal: int) -> Mortal:
 
 def state(world: Driver) -> Body:
     ledger = world.status["trainwright"]
-    epochs = {book["name"]: (book.get("epoch"), book.get("restarts")) for book in ledger["roles"]}
+    epochs = {entry["name"]: (entry.get("epoch"), entry.get("restarts")) for entry in ledger["roles"]}
     return {
         "phase": world.phase,
         "pods": world.names(),
         "services": world.names("Service"),
         "map": world.names("ConfigMap"),
-        "books": epochs,
+        "entries": epochs,
         "ports": sorted(ledger.get("ports", {})),
     }
 

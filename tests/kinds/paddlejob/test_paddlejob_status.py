@@ -185,7 +185,7 @@ def test_a_change_of_size_is_told_and_is_no_restart() -> None:
     world.run()
 
     assert [str(emit.event_reason) for emit in world.told] == ["Running", "Scaled"]
-    assert [book["restarts"] for book in world.status["trainwright"]["roles"] if "restarts" in book] == []
+    assert [entry["restarts"] for entry in world.status["trainwright"]["roles"] if "restarts" in entry] == []
 
 
 # -- edits by name ---------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_several_failures_in_one_look_are_one_restart_of_their_scope() -> None:
 def test_a_restart_of_the_whole_job_counts_on_every_type() -> None:
     roles = {name: Replicas(1, restart="OnFailure", limit=1) for name in "ab"}
     world = tell(compiled(AITrainingJob(roles)), run, fails("a-0"), again)
-    counts = [(book.name, sum(book.restarts.values())) for book in world.job.ledger.roles]
+    counts = [(entry.name, sum(entry.restarts.values())) for entry in world.job.ledger.roles]
 
     assert counts == [("a", 1), ("b", 1)]
 

@@ -228,7 +228,7 @@ def test_a_terminating_pod_is_not_a_failure_and_costs_nothing() -> None:
     world = tell(PLAIN, run, terminating("worker-1"), run)
 
     assert verdict(world) == OPEN
-    assert [book.restarts for book in world.job.ledger.roles] == [{}, {}]
+    assert [entry.restarts for entry in world.job.ledger.roles] == [{}, {}]
 
 
 def test_a_finished_pod_that_was_collected_is_not_run_again() -> None:
@@ -270,7 +270,7 @@ def test_pause_removes_every_pod_and_forgets_what_had_finished() -> None:
     job = generic({"worker": 2}, limit=3, runMode={"pause": {"enabled": False}})
     world = tell(job, run, exits("worker-1"), fails("worker-0"), again, edits(suspended=True))
     paused = (verdict(world), pods(world))
-    restarts = [book.restarts for book in world.job.ledger.roles]
+    restarts = [entry.restarts for entry in world.job.ledger.roles]
     world = tell(replace(job, ledger=world.job.ledger), run)
 
     assert paused == (Verdict("Suspended"), [])

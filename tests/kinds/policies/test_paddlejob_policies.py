@@ -252,7 +252,10 @@ def test_a_replaced_pod_restarts_whoever_knows_its_address(intranet: str, step: 
 def test_a_restart_of_the_job_counts_once_on_the_role_that_caused_it() -> None:
     world = tell(paddlejob(PS), run, run, collected("worker-0", "worker-1"), again)
 
-    assert [(book.name, book.restarts) for book in world.job.ledger.roles] == [("ps", {}), ("worker", {"Deleted": 1})]
+    assert [(entry.name, entry.restarts) for entry in world.job.ledger.roles] == [
+        ("ps", {}),
+        ("worker", {"Deleted": 1}),
+    ]
 
 
 def test_a_pod_that_vanishes_before_all_exist_restarts_nobody() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tfjob_driver import Driver, conditions, manifest, policy, replicas
 
-from trainwright.kinds.base import load, stored, with_defaults
+from trainwright.kinds.base import load, stored
 from trainwright.kinds.registry import find
+from trainwright.kinds.scalars import with_defaults
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.model.job import Body, CleanPods
 

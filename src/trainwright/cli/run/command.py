@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright run`: its options; it checks everything, locks the names of the jobs, and then runs them."""
+"""`trainwright run`: its options, all checks, the locks of the jobs' names, and the start of the run."""
 
 import os
 import shutil
@@ -9,9 +9,17 @@ from typing import Any
 import click
 
 from trainwright.cli.devices import declared, device_options
-from trainwright.cli.documents import check_namespace
-from trainwright.cli.flags import Duration, Servers
-from trainwright.cli.record import RUN, RunInfo, RunRecord, as_yaml
+from trainwright.cli.flags import (
+    Servers,
+    check_namespace,
+    choice_option,
+    duration_option,
+    output_option,
+    repeated_option,
+    text_option,
+)
+from trainwright.cli.output import as_yaml
+from trainwright.cli.record import RUN, RunInfo, RunRecord
 from trainwright.cli.run import environment, from_command
 from trainwright.cli.run.changes import FieldEdit, parse
 from trainwright.cli.run.from_command import CommandOrFiles, CommandShape
@@ -26,48 +34,34 @@ from trainwright.runtime.ports import WallClock
 @click.command("run", cls=CommandOrFiles, options_metavar="[OPTIONS]")
 @click.argument("files", nargs=-1, metavar="FILE... | -- COMMAND...")
 @from_command.options
-@click.option(
+@choice_option(
     "--runtime",
-    type=click.Choice(["auto", "sandbox", "process"]),
-    default="auto",
-    show_default=True,
+    choices=("auto", "sandbox", "process"),
     help="Run each replica with its own network, processes and mounts (sandbox, Linux only), or as a plain process. "
     "auto takes the sandbox if it works on this machine.",
 )
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NS",
-    default="",
-    help="The namespace for objects without a namespace.  [default: default]",
+@text_option(
+    "-n", "--namespace", metavar="NS", help="The namespace for objects without a namespace.  [default: default]"
 )
-@click.option(
-    "--set",
-    "changes",
-    metavar="PATH=VALUE",
-    multiple=True,
-    help="Change a field of all jobs. You can repeat this option.",
+@repeated_option(
+    "--set", "changes", metavar="PATH=VALUE", help="Change a field of all jobs. You can repeat this option."
 )
-@click.option(
+@repeated_option(
     "--env",
     "variables",
     metavar="NAME[=VALUE]",
-    multiple=True,
     help="Set an environment variable in every container, also if the manifest has another value. NAME alone passes "
     "the value that the variable has in your environment. You can repeat this option.",
 )
-@click.option(
+@repeated_option(
     "--env-file",
     "env_files",
     metavar="FILE",
-    multiple=True,
     help="Set the variables of FILE in every container. Each line is NAME=VALUE, NAME, or a comment after #.",
 )
-@click.option("--timeout", type=Duration(), metavar="TIME", help="End the run after TIME, such as 30, 30s, 5m or 1h.")
-@click.option(
+@duration_option("--timeout", help="End the run after TIME, such as 30, 30s, 5m or 1h.")
+@duration_option(
     "--grace",
-    type=Duration(),
-    metavar="TIME",
     help="Kill replicas that have not ended TIME after the run asked them to end.  [default: the grace period of the "
     "pods]",
 )
@@ -79,39 +73,28 @@ from trainwright.runtime.ports import WallClock
     show_default=True,
     help="Divide the resources of this machine among so many simulated nodes.",
 )
-@click.option(
+@duration_option(
     "--node-grace",
-    type=Duration(),
     default="10s",
-    show_default=True,
-    metavar="TIME",
     help="Kill a node agent and its pods when it has been stopped (SIGSTOP) for TIME, or when it has CPU time but does "
     "not answer for six times TIME. Its replicas then restart on other nodes.",
 )
-@click.option("--revive", type=Duration(), metavar="TIME", help="Start a node again TIME after it died.")
+@duration_option("--revive", help="Start a node again TIME after it died.")
 @device_options
-@click.option(
+@duration_option(
     "--resync-period",
     "resync",
-    type=Duration(),
     default="15s",
-    show_default=True,
-    metavar="TIME",
     help="Check an unfinished job again after TIME even if nothing has changed. The time doubles up to 5m.",
 )
-@click.option(
+@text_option(
     "--etcd-server",
     type=Servers(),
     metavar="HOST:PORT,…",
-    default="",
     help="The etcd servers through which replicas of elastic PaddleJobs find each other.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["auto", "live", "lines", "json"]),
-    default="auto",
-    show_default=True,
+@output_option(
+    choices=("auto", "live", "lines", "json"),
     help="Show a live table, plain lines, or JSON. auto is live on a terminal, otherwise lines.",
 )
 @click.option("--logs/--no-logs", default=True, show_default=True, help="Show the output of replicas.")
@@ -224,7 +207,8 @@ def _free_port() -> int:
 
 
 def _run(intake: RunInput, given: dict[str, Any]) -> int:
-    from trainwright.cli.run.drive import RunOptions, RunStart, drive  # noqa: PLC0415 - imports the engine, which is slow
+    from trainwright.cli.run.drive import drive  # noqa: PLC0415 - imports the engine, which is slow
+    from trainwright.cli.run.session import RunOptions, RunStart  # noqa: PLC0415 - likewise
 
     began, clock = time.monotonic(), WallClock()
     now = clock.now()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create the view, the engine and the session of a run, and run it.
+"""Create the view, the engine and the session of a run, and run the session.
 
 After the engine has started, and before the first object is created, the last checks refuse a job that this machine
 cannot run.
@@ -12,17 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
 import click
-from msgspec import Struct
 
 from trainwright.cli.devices import missing_variable_notices
 from trainwright.cli.policy_text import ETCD_OPTION, needs_etcd
-from trainwright.cli.record import RunInfo, RunRecord
+from trainwright.cli.record import RunRecord
 from trainwright.cli.run import environment
 from trainwright.cli.run.intake import InputRefused, RunInput, print_problems
-from trainwright.cli.run.session import RunConfig, RunSession
+from trainwright.cli.run.session import RunConfig, RunOptions, RunSession, RunStart
 from trainwright.cli.show.news import RunView
 from trainwright.cli.show.streams import JsonView, LinesView
 from trainwright.cli.show.writer import BackgroundWriter
@@ -30,38 +28,11 @@ from trainwright.cli.state import VOLUMES, home
 from trainwright.errors import UsageError
 from trainwright.local.checks.preflight import check
 from trainwright.local.engine import Engine, EngineSettings
-from trainwright.node.devices.inventory import DeviceSet
 from trainwright.node.environment import passed
-from trainwright.runtime.ports import NODES, Registry, WallClock
+from trainwright.runtime.ports import NODES, Registry
 
 _STDOUT = 1
 _ENGINE_LOG = "engine.log"
-
-
-class RunOptions(Struct, frozen=True, kw_only=True):
-    """The values of the options."""
-
-    runtime: str = "auto"
-    timeout: float | None = None
-    grace: float | None = None
-    keep: bool = False
-    nodes: int = 1
-    node_grace: float = 10.0
-    revive: float | None = None
-    devices: dict[str, DeviceSet] = {}
-    env: dict[str, str] = {}
-    resync: float = 15.0
-    etcd_server: str = ""
-    output: Literal["auto", "live", "lines", "json"] = "auto"
-    logs: bool = True
-
-
-class RunStart(Struct, frozen=True):
-    """The start of a run: `began` is a time of `time.monotonic`."""
-
-    began: float
-    clock: WallClock
-    info: RunInfo
 
 
 def drive(intake: RunInput, record: RunRecord, options: RunOptions, start: RunStart) -> int:
@@ -103,17 +74,7 @@ async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start
         first += _missing_etcd(intake, options)
         notices.show(view.notice, *first, *missing_variable_notices(options.devices))
 
-    config = RunConfig(
-        intake=intake,
-        record=record,
-        view=view,
-        clock=start.clock,
-        info=start.info,
-        began=start.began,
-        timeout=options.timeout,
-        grace=options.grace,
-        keep=options.keep,
-    )
+    config = RunConfig(intake, record, view, start, options)
     code = await RunSession(engine, config).run(ready)
     if writer.error is not None and not view.gone:
         click.echo(f"trainwright: the output could not be written: {writer.error.strerror}", err=True)
@@ -139,7 +100,7 @@ def _current_folder() -> Path:
 
 
 class _Notices:
-    """Notices of the engine, each shown once. They wait until there is a view."""
+    """Notices of the engine, each shown once. Notices wait until there is a view."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -162,7 +123,7 @@ def _skipped(intake: RunInput) -> list[str]:
 
 
 def _unreachable_servers(runtime: str, servers: str) -> list[str]:
-    """A pod with its own network has its own loopback address, so it cannot reach a server on ours."""
+    """A notice: a pod with its own network has its own loopback address, so it cannot reach a server on ours."""
     hosts = [server.rpartition(":")[0] for server in servers.split(",")]
     loopback = [host for host in hosts if host in ("localhost", "[::1]") or host.startswith("127.")]
     if runtime != "sandbox" or not loopback:
@@ -172,7 +133,7 @@ def _unreachable_servers(runtime: str, servers: str) -> list[str]:
 
 
 def _missing_etcd(intake: RunInput, options: RunOptions) -> list[str]:
-    """A notice about jobs whose replicas wait for each other for ever, because they have no etcd server."""
+    """A notice about jobs whose replicas wait for each other for ever, because the jobs have no etcd server."""
     names = [task.key.name for task in intake.tasks if needs_etcd(task.loaded.job, options.env)]
     if options.etcd_server or not names:
         return []
@@ -180,10 +141,10 @@ def _missing_etcd(intake: RunInput, options: RunOptions) -> list[str]:
 
 
 def _view(writer: BackgroundWriter, options: RunOptions, start: RunStart, runtime: Callable[[], str]) -> RunView:
-    if options.output == "json":
+    if options.form == "json":
         return JsonView(writer, start.clock.now, with_logs=options.logs)
     terminal = os.isatty(_STDOUT) and os.environ.get("TERM") != "dumb"
-    if options.output == "live" or (options.output == "auto" and terminal):
+    if options.form == "live" or (options.form == "auto" and terminal):
         from trainwright.cli.show.live import LiveView, TableInput  # noqa: PLC0415 - imports rich, which only this view needs
 
         def table_input() -> TableInput:

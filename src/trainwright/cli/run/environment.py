@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--env` and `--env-file`: variables for replicas in addition to those of the manifest.
+"""`--env` and `--env-file`: variables for replicas in addition to the variables of the manifest.
 
 Each variable has the same effect as at the end of `env` of every container. The values stay in the memory of the run:
 neither the job nor the record contains them, so a secret is not written to disk.
@@ -55,7 +55,7 @@ _WELL_KNOWN = (
 
 
 def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """All variables by name. A later one replaces an earlier one, and `--env` goes before files. Raises UsageError."""
+    """All variables by name. A later one replaces an earlier one, and `--env` wins over files. Raises UsageError."""
     found: dict[str, str] = {}
     for file in files:
         for where, text in _lines(file):
@@ -66,7 +66,7 @@ def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, st
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
-    """The lines with variables, each with its place. A comment is a whole line, as in an env file of Docker."""
+    """The lines with variables, each with its file and line. A comment is a whole line, as in an env file of Docker."""
     shown = click.format_filename(file)
     try:
         with Path(file).open("rb") as stream:

@@ -33,7 +33,7 @@ class LogSources:
 
     def __init__(self, logs: str) -> None:
         self._logs = logs
-        #: By uid of the pod and container: the restarts, and whether the last log has ended.
+        #: By UID of the pod and name of the container: the number of restarts, and whether the newest log has ended.
         self._seen: dict[tuple[str, str], tuple[int, bool]] = {}
 
     def look(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
@@ -95,7 +95,7 @@ Changes = list[tuple[Body, bool]]
 async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes], None]) -> None:
     """Pass all existing objects and then all changes to `handle`, without end.
 
-    After a gap in the watch it lists again, and passes objects that have disappeared as deleted.
+    After a gap in the watch all objects are listed again, and objects that have disappeared are passed as deleted.
     """
     known: dict[str, Body] = {}
 
@@ -123,7 +123,7 @@ async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes]
 
 
 LOGS = "logs"
-#: How many last lines of a failed replica the verdict shows, and in how many last bytes of the log it looks for them.
+#: The verdict shows this many last lines of a failed replica, found in this many last bytes of the log.
 _LAST_LINES = 15
 _LAST_BYTES = 64 * 1024
 
@@ -184,7 +184,7 @@ class RunFollower:
         self._print(self._tail.drain(time.monotonic()))
 
     def last_lines(self, pod: str, attempt: int, container: str) -> tuple[str, ...]:
-        """The last log lines of a container; without a container, those of the newest log of the pod."""
+        """The last log lines of a container; without a container, the last lines of the newest log of the pod."""
         uid = self._uids.get((pod, attempt), "")[:8]
         files = [file for file in (self._logs / pod).glob(f"{uid}-{container or '*'}-*.log") if file.stat().st_size]
         return last_lines(max(files, key=lambda file: file.stat().st_mtime_ns)) if uid and files else ()

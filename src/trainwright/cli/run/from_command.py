@@ -17,26 +17,26 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from trainwright.cli.record import as_yaml
+from trainwright.cli.output import as_yaml
 from trainwright.errors import UsageError
 from trainwright.kinds.genericjob.policies import RESTART_SCOPE
 from trainwright.manifest import Document, read
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem
 
-#: The file name of the manifest, which is in no file.
+#: The file name that errors show for the manifest, which is in no file.
 FILE = "command line"
 _ROLE = "worker"
 _PORT_NAME = "master"
-#: The default of PyTorch.
+#: The default port of PyTorch for the address of rank 0.
 DEFAULT_PORT = 29500
-#: Characters.
+#: Maximum number of characters of a job name that is made from a command.
 _MAX_NAME = 40
 _INTERPRETER = re.compile(r"python[0-9.]*")
 _GPU = "nvidia.com/gpu"
 #: A manifest gives `$$` and `$(` a meaning; in a command they must stay as they are.
 _REFERENCE = re.compile(r"\$(?=[$(])")
-#: Each replica has one process, which is alone on its (simulated) host and sees only its own devices.
+#: The variables of a replica, which has one process, alone on its (simulated) host, that sees only its own devices.
 _RANK_VARIABLES = {
     "RANK": "$(rank)",
     "WORLD_SIZE": f"$(replicas[{_ROLE}])",
@@ -244,7 +244,7 @@ def _resources(shape: CommandShape) -> Body:
 
 
 def _name(words: Sequence[str]) -> str:
-    """A job name from the module or script if there is one, otherwise from the program."""
+    """A job name from the module or script if the command has one, otherwise from the program."""
     module = next((after for word, after in pairwise(words) if word == "-m"), "")
     script = next((word for word in words if word.endswith((".py", ".sh"))), "")
     named = module or PurePath(script).stem or PurePath(words[0]).name
@@ -264,7 +264,7 @@ _OPTION_OF_PATH = (
     (r"limits\.memory", "--memory-per-replica"),
     (r"nvidia\.com/gpu\W*", "--gpus-per-replica"),
 )
-#: The text of a message about a resource of which there is not enough, and its option.
+#: The text in a message about a resource of which there is not enough, and the option that requests this resource.
 _OPTION_OF_RESOURCE = (
     ("nvidia.com/gpu: needs", "--gpus-per-replica"),
     ("memory: needs", "--memory-per-replica"),
@@ -280,7 +280,7 @@ def lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _option(one: Problem) -> str:
-    """The options that set the field of a problem; the path if no option does (the user may have given `--set`)."""
+    """The options that set the field of a problem; the path if no option sets it (the user may have given `--set`)."""
     needs = [option for text, option in _OPTION_OF_RESOURCE if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
     if needs:
         return " and ".join([*needs, *["--replicas"] * (" together, " in one.message)])

@@ -44,7 +44,7 @@ class JobToRun(Struct, frozen=True):
 
 
 class RunInput(Struct, frozen=True):
-    """All documents of the user; all are valid."""
+    """All documents of the user, which are valid."""
 
     tasks: tuple[JobToRun, ...]
     beside: tuple[Body, ...]
@@ -105,7 +105,7 @@ def _task(document: Document, kind: Kind, namespace: str, edits: tuple[FieldEdit
 
 
 def _with_namespace(body: Body) -> Body:
-    """The object with its namespace written in it, as stored objects have it."""
+    """The object with its namespace in its metadata, as stored objects have it."""
     meta = body.get("metadata")
     return body | {"metadata": {"namespace": "default", **meta}} if isinstance(meta, dict) else body
 
@@ -125,7 +125,7 @@ def _problems(task: JobToRun, edits: tuple[FieldEdit, ...]) -> Iterator[Problem]
 
 
 def print_problems(document: Document, subject: str, problems: Iterable[Problem]) -> int:
-    """Print problems on standard error like `trainwright validate`. Return how many are errors."""
+    """Print problems on standard error like `trainwright validate`. Return the number of errors."""
     problems = tuple(problems)
     if document.file == from_command.FILE:
         for text in from_command.lines(problems):
@@ -140,7 +140,7 @@ def print_problems(document: Document, subject: str, problems: Iterable[Problem]
 
 
 def _check_names(tasks: list[JobToRun], beside: list[Body]) -> None:
-    """Refuse a name that occurs twice. Jobs of different kinds share names too, because folders have their names."""
+    """Refuse a name that occurs twice. Jobs of different kinds must differ too, because folders have their names."""
     if not tasks:
         raise UsageError("the files contain no job; expected at least one")
     names = [("job", str(task.key)) for task in tasks]

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from heapq import nsmallest
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +37,8 @@ _URGENCY = {
     "Running": 4,
 }
 
+#: A change of other fields of a job is not news.
+_VISIBLE = attrgetter("phase", "step", "over", "total")
 #: A replica: job, role, index.
 ReplicaKey = tuple[Key, str, int]
 
@@ -51,7 +54,7 @@ class JobRow(Struct):
     ledger: Ledger = Ledger()
     deleted: bool = False
     last_news: JobNews | None = None
-    #: By the clock of the model: when the job was first seen, and when it was first seen with an outcome or deleted.
+    #: By the clock of the model: the times at which the job was first seen, and first seen with an outcome or deleted.
     started: float | None = None
     ended: float | None = None
 
@@ -77,10 +80,10 @@ class RunModel:
         self._namespace_count = len({key.namespace for key in self._rows})
         self._replicas: dict[ReplicaKey, ReplicaNews] = {}
         self._pods: dict[Key, ReplicaKey] = {}
-        #: For the last attempt of a replica: the resumes of the job and the size changes of the role when it began;
-        #: and how many attempts were not restarts.
+        #: For the last attempt of a replica: the resumes of the job and the size changes of the role when the attempt
+        #: began; and how many attempts were not restarts.
         self._attempt_starts: dict[ReplicaKey, tuple[tuple[int, int], int]] = {}
-        #: The size of each role that is told to its replicas, and how often it has changed.
+        #: The size of each role that is told to its replicas, and how often this size has changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
         #: Restarts of containers inside the last pod of a replica.
         self._inside: dict[ReplicaKey, PodCount] = {}
@@ -99,7 +102,7 @@ class RunModel:
         if row is None:
             return None
         self._by_uid[meta["uid"]] = row
-        known = row.body["metadata"].get("generation", meta.get("generation"))  # a submitted job has none yet
+        known = row.body["metadata"].get("generation", meta.get("generation"))  # a submitted job has no generation yet
         ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
         if meta.get("generation") != known or _size_caps(ledger) != _size_caps(row.ledger):
             row.roles = _roles(row.kind, body)
@@ -115,11 +118,9 @@ class RunModel:
     def update_pod(self, pod: Body, *, deleted: bool = False) -> ReplicaNews | None:
         """Process a change of a pod; return the news of its replica if the change is visible."""
         meta = pod["metadata"]
-        labels = meta.get("labels") or {}
-        row = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(meta)
-        if row is None or labels.get(ATTEMPT) == SPARE:
+        replica_key = self._replica_key(meta)
+        if replica_key is None:
             return None
-        replica_key = (row.key, labels[ROLE], int(labels[INDEX]))
         before = self._replicas.get(replica_key)
         attempt = attempt_of(pod)
         if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
@@ -133,7 +134,7 @@ class RunModel:
         if new == before:
             return None
         self._put(replica_key, before, new)
-        self._pods[Key(row.key.namespace, new.pod)] = replica_key
+        self._pods[Key(replica_key[0].namespace, new.pod)] = replica_key
         return new
 
     def freeze(self, one: ReplicaNews) -> None:
@@ -141,7 +142,7 @@ class RunModel:
         self._frozen[one.job, one.role, one.index] = True
 
     def event_news(self, event: Body) -> EventNews | None:
-        """The news of an event; None if it is about an object of no job."""
+        """The news of an event; None if the event is about an object of no job."""
         about = event.get("involvedObject") or {}
         key = Key(about.get("namespace", ""), about.get("name", ""))
         replica = self._replicas.get(self._pods[key]) if about.get("kind") == "Pod" and key in self._pods else None
@@ -179,17 +180,15 @@ class RunModel:
 
     def replica_of(self, pod: Body) -> ReplicaNews | None:
         """The current state of the replica of a pod."""
-        labels = pod["metadata"].get("labels") or {}
-        if labels.get(ATTEMPT) == SPARE:
-            return None
-        row = self._by_uid.get(labels.get(JOB_UID, "")) or self._owner(pod["metadata"])
-        return self._replicas.get((row.key, labels[ROLE], int(labels[INDEX]))) if row is not None else None
+        replica_key = self._replica_key(pod["metadata"])
+        return self._replicas.get(replica_key) if replica_key is not None else None
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most `most` replicas, in their order: failed ones are preferred, then those that have not ended."""
+        """At most `most` replicas, in their order: failed replicas are preferred, then replicas that have not ended."""
         replicas = list(self._replicas.values())
-        chosen = replicas if len(replicas) <= most else nsmallest(most, replicas, key=_urgency)
-        return tuple(sorted(chosen, key=self._sort_key))
+        if len(replicas) > most:
+            replicas = nsmallest(most, replicas, key=lambda one: (_URGENCY.get(one.phase, 5), one.index))
+        return tuple(sorted(replicas, key=self._sort_key))
 
     def count(self) -> int:
         """The number of all replicas."""
@@ -207,10 +206,16 @@ class RunModel:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _owner(self, meta: Body) -> JobRow | None:
-        """The job of a pod by its owner, for a pod that is seen before its job (they have separate watches)."""
-        names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
-        return self._rows.get(Key(meta.get("namespace", ""), names[0])) if names else None
+    def _replica_key(self, meta: Body) -> ReplicaKey | None:
+        """The replica of a pod with this metadata; None for a spare pod, and for a pod of no job of this run."""
+        labels = meta.get("labels") or {}
+        row = self._by_uid.get(labels.get(JOB_UID, ""))
+        if row is None:  # the watch of pods can be ahead of the watch of jobs
+            names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
+            row = self._rows.get(Key(meta.get("namespace", ""), names[0])) if names else None
+        if row is None or labels.get(ATTEMPT) == SPARE:
+            return None
+        return row.key, labels[ROLE], int(labels[INDEX])
 
     def _add_replicas(self, row: JobRow) -> None:
         """Add a replica for every index of each role. Remove replicas beyond the size of the role that have no pod."""
@@ -235,7 +240,8 @@ class RunModel:
         phase = state.phase
         if state.restarts or replica_key in self._inside:
             self._inside[replica_key] = PodCount(replica_key[1], replica_key[2], attempt, state.restarts)
-        if phase == "Failed" and meta.get("deletionTimestamp") and not _had_failed(before, meta["uid"]):
+        had_failed = before is not None and (before.uid, before.phase) == (meta["uid"], "Failed")
+        if phase == "Failed" and meta.get("deletionTimestamp") and not had_failed:
             phase = "Stopped"  # the pod ended because it was deleted
         return ReplicaNews(
             *replica_key,
@@ -259,7 +265,7 @@ class RunModel:
     def _not_restarts(self, replica_key: ReplicaKey, attempt: int, before: ReplicaNews | None) -> int:
         """How many attempts were not restarts. A resume and a change of size also begin new attempts.
 
-        A restart of a whole role begins above the attempts of all its replicas; it counts once for each of them.
+        A restart of a whole role begins above the attempts of all its replicas; this counts once for each replica.
         """
         now = (self._rows[replica_key[0]].ledger.resumes, self._sizes.get(replica_key[:2], (-1, 0))[1])
         since, skipped = self._attempt_starts.get(replica_key, ((0, 0), 0))
@@ -271,7 +277,7 @@ class RunModel:
         return skipped
 
     def _pod_deleted(self, replica_key: ReplicaKey, before: ReplicaNews | None) -> ReplicaNews | None:
-        """Process the deletion of a pod. It is news only if the pod had not ended."""
+        """Process the deletion of a pod. The deletion is news only if the pod had not ended."""
         if before is None:
             return None
         if before.index >= self._rows[before.job].roles.get(before.role, 0):
@@ -300,15 +306,7 @@ class RunModel:
     def _news(self, row: JobRow) -> JobNews | None:
         news = self._job_news(row)
         before, row.last_news = row.last_news, news
-        if before is None:
-            return news
-        same = (before.phase, before.step, before.over, before.total) == (
-            news.phase,
-            news.step,
-            news.over,
-            news.total,
-        )
-        return None if same else news
+        return None if before is not None and _VISIBLE(before) == _VISIBLE(news) else news
 
     def _job_news(self, row: JobRow) -> JobNews:
         status = row.body.get("status") or {}
@@ -334,14 +332,6 @@ class RunModel:
 def attempt_of(pod: Body) -> int:
     """The attempt of a pod."""
     return int((pod["metadata"].get("labels") or {}).get(ATTEMPT) or 0)
-
-
-def _had_failed(before: ReplicaNews | None, uid: str) -> bool:
-    return before is not None and before.uid == uid and before.phase == "Failed"
-
-
-def _urgency(one: ReplicaNews) -> tuple[int, int]:
-    return _URGENCY.get(one.phase, 5), one.index
 
 
 def _roles(kind: Kind, body: Body) -> dict[str, int]:

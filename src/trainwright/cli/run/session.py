@@ -2,8 +2,8 @@
 """One run: start the engine, submit the objects, follow the jobs, end everything, and report.
 
 A run ends when every job has ended, after a signal or `--timeout`, when the reader of the output closes the pipe, or
-when the engine fails. The first signal ends the replicas with their grace period, the second kills them, and the third
-has the default effect in Python.
+when the engine fails. The first signal ends the replicas with their grace period, the second signal kills them, and the
+third signal has the default effect in Python.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,13 +30,14 @@ from trainwright.local.engine import Engine
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
+from trainwright.node.devices.inventory import DeviceSet
 from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, EVENTS, PODS, SECRETS, Clock, jobs_of
 
 _SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED, signal.SIGHUP: RunEnd.HUNG_UP}
 
 
 class EndSignals:
-    """Why and when a run ends. The first reason counts."""
+    """Why a run ends, and events to wait for. The first reason counts."""
 
     def __init__(self) -> None:
         self.reason: RunEnd | None = None
@@ -80,10 +81,10 @@ class EndSignals:
 
 
 _RESOURCES = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
-#: The shortest time between two polls of the logs, and the largest share of time that polls may take.
+#: The shortest time between two polls of the logs in seconds, and the largest share of time that polls may take.
 _POLL_SECONDS = 0.08
 _MAX_LOAD = 0.05
-#: The grace period of a pod that has none, and additional time for the engine.
+#: The grace period of a pod that sets none, and additional time for the engine, in seconds.
 _DEFAULT_GRACE_SECONDS = 30.0
 _MARGIN_SECONDS = 10.0
 #: Why the run ends the replicas; empty for Ctrl-C.
@@ -95,19 +96,40 @@ _END_REASONS = {
 }
 
 
-class RunConfig(Struct, frozen=True, kw_only=True):
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """The values of the options of `trainwright run`."""
+
+    runtime: str = "auto"
+    timeout: float | None = None
+    grace: float | None = None
+    keep: bool = False
+    nodes: int = 1
+    node_grace: float = 10.0
+    revive: float | None = None
+    devices: dict[str, DeviceSet] = {}
+    env: dict[str, str] = {}
+    resync: float = 15.0
+    etcd_server: str = ""
+    form: Literal["auto", "live", "lines", "json"] = "auto"
+    logs: bool = True
+
+
+class RunStart(Struct, frozen=True):
+    """The start of a run: `began` is a time of `time.monotonic`."""
+
+    began: float
+    clock: Clock
+    info: RunInfo
+
+
+class RunConfig(Struct, frozen=True):
     """Everything that a session needs."""
 
     intake: RunInput
     record: RunRecord
     view: RunView
-    clock: Clock
-    info: RunInfo
-    #: The start as a time of `time.monotonic`.
-    began: float
-    timeout: float | None = None
-    grace: float | None = None
-    keep: bool = False
+    start: RunStart
+    options: RunOptions
 
 
 class RunSession:
@@ -120,7 +142,7 @@ class RunSession:
         self._model = RunModel((task.kind, task.body) for task in config.intake.tasks)
         self._follower = RunFollower(self._model, config.view, config.record)
         self._end_signals = EndSignals()
-        #: The replicas when the run began to end.
+        #: The replicas at the moment when the run began to stop.
         self._last_replicas: dict[Key, list[ReplicaNews]] = {}
         #: The replicas whose pods the run itself has ended, after the controller was stopped.
         self._terminated: dict[Key, list[str]] = {}
@@ -129,7 +151,7 @@ class RunSession:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> int:
-        """Run and return the exit code. `ready` is called after the engine has started; it may still refuse the run."""
+        """Run and return the exit code. `ready` is called after the engine has started; `ready` may still refuse it."""
         with self._end_signals.listening():
             try:
                 if await self._start():
@@ -166,14 +188,14 @@ class RunSession:
         self._spawn(watch(cluster, PODS.whole(), self._pods), watch(cluster, EVENTS.whole(), follow.events))
         self._spawn(self._poll())
         self._engine.broken.add_done_callback(self._task_ended)
-        self._config.record.write_info(replace(self._config.info, runtime=self._engine.runtime))
+        self._config.record.write_info(replace(self._config.start.info, runtime=self._engine.runtime))
         self._config.record.write_manifest([task.body for task in self._config.intake.tasks])
         for body in self._config.intake.beside:
             await cluster.create(_RESOURCES[body["kind"]].whole(), body)
         for task in self._config.intake.tasks:
             self._jobs([(await cluster.create(jobs_of(task.kind), task.body), False)])
-        if self._config.timeout is not None:
-            asyncio.get_running_loop().call_later(self._config.timeout, self._end_signals.end, RunEnd.TIMED_OUT)
+        if self._config.options.timeout is not None:
+            asyncio.get_running_loop().call_later(self._config.options.timeout, self._end_signals.end, RunEnd.TIMED_OUT)
 
     def _jobs(self, changes: Changes) -> None:
         self._follower.jobs(changes)
@@ -251,7 +273,7 @@ class RunSession:
         return self._model.row(key).ledger.outcome is not None
 
     async def _end_pods(self) -> None:
-        """End the pods that still run: those of interrupted jobs, and those that a clean-up policy keeps."""
+        """End the pods that still run: pods of interrupted jobs, and pods that a clean-up policy keeps."""
         for task in self._config.intake.tasks:
             with suppress(NotFoundError):
                 self._jobs([(await self._engine.cluster.get(jobs_of(task.kind), task.key), False)])
@@ -270,7 +292,7 @@ class RunSession:
         await self._wait_for(self._end_timeout, lambda: not self._model.alive())
 
     async def _running_pods(self) -> list[tuple[ReplicaNews, Body]]:
-        """The replicas with a running pod that is not deleted. It reads the store, because the model may be behind."""
+        """The replicas with a running pod that is not deleted. It is read from the store: the model may be late."""
         pods = {pod["metadata"]["uid"]: pod for pod in (await self._engine.cluster.list(PODS.whole())).items}
         alive = [(one, pods[one.uid]) for one in self._model.alive() if one.uid in pods]
         return [(one, pod) for one, pod in alive if condition(pod).phase not in (*OVER, "Terminating")]
@@ -283,8 +305,8 @@ class RunSession:
     @property
     def _end_timeout(self) -> float:
         """Seconds that replicas have to end before they are killed: `--grace`, or the longest grace period of a pod."""
-        if self._config.grace is not None:
-            return self._config.grace
+        if self._config.options.grace is not None:
+            return self._config.options.grace
         pods = [role.template.get("spec") or {} for task in self._config.intake.tasks for role in task.loaded.job.roles]
         given = [pod.get("terminationGracePeriodSeconds") for pod in pods]
         return (
@@ -292,7 +314,7 @@ class RunSession:
         )
 
     async def _wait_for(self, seconds: float, done: Callable[[], bool]) -> bool:
-        """Wait at most this many seconds until `done` returns true or a second signal comes. Return whether it did."""
+        """Wait at most this many seconds until `done` returns true or a second signal comes. Return `done()`."""
         end = time.monotonic() + seconds
         kill_now = asyncio.create_task(self._end_signals.kill_now.wait())
         while not (over := done()) and not self._end_signals.kill_now.is_set() and time.monotonic() < end:
@@ -311,7 +333,7 @@ class RunSession:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._follower.drain()
         if self._end_signals.reason is not RunEnd.BROKEN:
-            self._config.record.remove_working_files(keep_pods=self._config.keep)
+            self._config.record.remove_working_files(keep_pods=self._config.options.keep)
 
     # -- report ------------------------------------------------------------------------------------------------------
 
@@ -351,5 +373,5 @@ class RunSession:
         return replace(find_verdict(self._model.row(key), context), terminated=tuple(self._terminated.get(key, ())))
 
     def _final_info(self, verdicts: list[JobVerdict]) -> RunInfo:
-        ended = rfc3339(self._config.clock.now())
-        return replace(self._config.info, runtime=self._engine.runtime, ended=ended, endings=tuple(verdicts))
+        ended = rfc3339(self._config.start.clock.now())
+        return replace(self._config.start.info, runtime=self._engine.runtime, ended=ended, endings=tuple(verdicts))

@@ -7,6 +7,7 @@ The verdict uses the ledger of the job, the state of its replicas, and the log f
 import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import chain
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
 from trainwright.model.units import parse_row
 
-#: How many replicas that do not run are listed.
+#: Maximum number of replicas that do not run that are listed.
 _MAX_UNSETTLED = 5
 
 
@@ -151,7 +152,7 @@ def _because(outcome: Outcome, failure: Failure | None, job: Job) -> str:
 
 
 def _deadline_text(outcome: Outcome, job: Job) -> str:
-    """The length of the deadline that has passed; the messages of some kinds do not contain it."""
+    """The length of the deadline that has passed; the messages of some kinds do not contain the length."""
     life = job.lifecycle
     if outcome.reason is Reason.DEADLINE and life.deadline is not None:
         return f" of {span(life.deadline.seconds)}"
@@ -198,6 +199,13 @@ _SIGBUS = 7
 _BUS_ERROR = re.compile(r"bus error|insufficient shared memory", re.IGNORECASE)
 #: What a shell prints when a signal has ended its command.
 _SHELL_TEXTS = {6: "Aborted", 9: "Killed", 11: "Segmentation fault", 15: "Terminated"}
+_SIGNAL_HINTS = {
+    4: "it ran an instruction that this processor does not have: it was built for another processor",
+    6: "the program aborted: the last lines should say why",
+    9: "a user or another process sent SIGKILL, or the kernel did because memory ran out (see `dmesg`)",
+    11: "it used an invalid memory address: a defect in native code",
+    15: "another process asked it to end",
+}
 _UNRESOLVED = re.compile(
     r"name or service not known|temporary failure in name resolution|nodename nor servname|could not resolve host|"
     r"no address associated with hostname",
@@ -209,7 +217,7 @@ class Evidence(Struct, frozen=True):
     """What is known about the exit of a container."""
 
     code: int | None
-    #: 0: no signal; None: it is not known whether the exit code means a signal.
+    #: The signal that ended the container; 0: no signal; None: it is not known whether the exit code means a signal.
     signal: int | None
     reason: str
     lines: tuple[str, ...]
@@ -228,7 +236,7 @@ class Evidence(Struct, frozen=True):
 
     @property
     def killed_by(self) -> int:
-        """The signal; if it is not known, the signal that the exit code may mean."""
+        """The signal; if the signal is not known, the signal that the exit code may mean."""
         return implied_signal(self.code or 0) if self.signal is None else self.signal
 
     @property
@@ -238,95 +246,45 @@ class Evidence(Struct, frozen=True):
 
 
 def hint(evidence: Evidence) -> str:
-    """One sentence what to do, or nothing. The first matching hint counts."""
-    return next((text for find in _HINTS if (text := find(evidence))), "")
+    """One sentence what to do; empty if no hint matches. The first matching hint counts."""
+    return next(chain(_program_hints(evidence), _machine_hints(evidence)), "")
 
 
-def _port_hint(one: Evidence) -> str:
-    if not _PORT_IN_USE.search(one.text):
-        return ""
-    if one.runtime == "process":
-        return "replicas share the ports of this machine; with `--runtime sandbox` each replica has its own network"
-    return "another process in the same replica already listens on this port, or hostNetwork is set"
-
-
-def _module_hint(one: Evidence) -> str:
-    found = _MODULE.search(one.text)
-    return f"Python did not find {found[1]}: {_INSTALL_ADVICE}, for the Python of the command" if found else ""
-
-
-def _memory_hint(one: Evidence) -> str:
-    limit = "--memory-per-replica" if one.by_command else "resources.limits.memory"
-    return f"it used more memory than its limit: raise {limit}" if one.reason == "OOMKilled" else ""
-
-
-def _not_found_hint(one: Evidence) -> str:
-    if one.started or one.code != 127:
-        return ""
-    return f"the command was not found: {_INSTALL_ADVICE} and be on the PATH"
-
-
-def _not_executable_hint(one: Evidence) -> str:
+def _program_hints(one: Evidence) -> Iterator[str]:
+    if _PORT_IN_USE.search(one.text):
+        if one.runtime == "process":
+            yield "replicas share the ports of this machine; with `--runtime sandbox` each replica has its own network"
+        yield "another process in the same replica already listens on this port, or hostNetwork is set"
+    if found := _MODULE.search(one.text):
+        yield f"Python did not find {found[1]}: {_INSTALL_ADVICE}, for the Python of the command"
+    if one.reason == "OOMKilled":
+        limit = "--memory-per-replica" if one.by_command else "resources.limits.memory"
+        yield f"it used more memory than its limit: raise {limit}"
+    if not one.started and one.code == 127:
+        yield f"the command was not found: {_INSTALL_ADVICE} and be on the PATH"
     is_clear = "directory" in one.message or "interpreter" in one.message  # the message of the node is enough
-    if one.started or one.code != 126 or is_clear:
-        return ""
-    return "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
-
-
-def _shell_hint(one: Evidence) -> str:
-    """A shell exits with the code of its last command; only its output shows that the code is not its own."""
+    if not one.started and one.code == 126 and not is_clear:
+        yield "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
+    # A shell exits with the code of its last command; only its output shows that the code is not its own.
     if one.started and one.code == 127 and _NOT_FOUND.search(one.text):
-        return f"a shell did not find a command (see the last lines): {_INSTALL_ADVICE} and be on the PATH"
+        yield f"a shell did not find a command (see the last lines): {_INSTALL_ADVICE} and be on the PATH"
     killed = implied_signal(one.code or 0) if one.signal == 0 else 0
-    if killed and (word := _SHELL_TEXTS.get(killed)) and re.search(rf"\b{word}\b", one.text):
-        return f"a command of the shell was ended by {signal_name(killed)}"
-    return ""
+    if (word := _SHELL_TEXTS.get(killed)) and re.search(rf"\b{word}\b", one.text):
+        yield f"a command of the shell was ended by {signal_name(killed)}"
 
 
-def _shared_memory_hint(one: Evidence) -> str:
-    if one.killed_by != _SIGBUS and not _BUS_ERROR.search(one.text):
-        return ""
-    why = "there was no space left for shared memory, or a file that it had mapped became shorter"
-    if one.runtime == "process":
-        return f"{why}: replicas share /dev/shm of this machine; `df -h /dev/shm` shows how full it is"
-    larger = "mount an emptyDir with `medium: Memory` and a larger `sizeLimit` there"
-    return f"{why}: /dev/shm was probably full; {larger}, or start fewer data loader workers"
-
-
-def _name_resolution_hint(one: Evidence) -> str:
-    if not _UNRESOLVED.search(one.text):
-        return ""
-    if one.runtime == "process":
-        return "names of replicas resolve only with `--runtime sandbox`; without it, use $(service.TYPE[RANK].host)"
-    return "replicas have host names only if the job has `spec.service`; other names must resolve on this machine"
-
-
-def _disk_hint(one: Evidence) -> str:
-    return "a disk is full: free some space, or move the state folder to another disk (TRAINWRIGHT_STATE)" * (
-        "No space left on device" in one.text
-    )
-
-
-def _signal_hint(one: Evidence) -> str:
-    text = {
-        4: "it ran an instruction that this processor does not have: it was built for another processor",
-        6: "the program aborted: the last lines should say why",
-        9: "a user or another process sent SIGKILL, or the kernel did because memory ran out (see `dmesg`)",
-        11: "it used an invalid memory address: a defect in native code",
-        15: "another process asked it to end",
-    }.get(one.killed_by, "") * (not one.explained)
-    return f"if it was {signal_name(one.killed_by)}: {text}" if text and one.signal is None else text
-
-
-_HINTS: tuple[Callable[[Evidence], str], ...] = (
-    _port_hint,
-    _module_hint,
-    _memory_hint,
-    _not_found_hint,
-    _not_executable_hint,
-    _shell_hint,
-    _shared_memory_hint,
-    _name_resolution_hint,
-    _disk_hint,
-    _signal_hint,
-)
+def _machine_hints(one: Evidence) -> Iterator[str]:
+    if one.killed_by == _SIGBUS or _BUS_ERROR.search(one.text):
+        why = "there was no space left for shared memory, or a file that it had mapped became shorter"
+        if one.runtime == "process":
+            yield f"{why}: replicas share /dev/shm of this machine; `df -h /dev/shm` shows how full it is"
+        larger = "mount an emptyDir with `medium: Memory` and a larger `sizeLimit` there"
+        yield f"{why}: /dev/shm was probably full; {larger}, or start fewer data loader workers"
+    if _UNRESOLVED.search(one.text):
+        if one.runtime == "process":
+            yield "names of replicas resolve only with `--runtime sandbox`; without it, use $(service.TYPE[RANK].host)"
+        yield "replicas have host names only if the job has `spec.service`; other names must resolve on this machine"
+    if "No space left on device" in one.text:
+        yield "a disk is full: free some space, or move the state folder to another disk (TRAINWRIGHT_STATE)"
+    if (text := _SIGNAL_HINTS.get(one.killed_by)) and not one.explained:
+        yield f"if it was {signal_name(one.killed_by)}: {text}" if one.signal is None else text

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The view for people at a terminal: the logs of all replicas scroll, and below them is a table of jobs and replicas.
 
-The table has a line per job and a row per replica. If the screen is too small, it shows the replicas that need
+The table has a line per job and a row per replica. If the screen is too small, the table shows the replicas that need
 attention and the number of the others. The view draws at most eight times a second and only after a change; log lines
 wait for the next drawing.
 """
@@ -22,7 +22,7 @@ from trainwright.cli.show.news import OVER, EventNews, Frame, JobNews, JobVerdic
 from trainwright.cli.show.streams import news_line, progress
 from trainwright.cli.show.text import coloured, prefix, summary
 from trainwright.cli.show.text import line as clean
-from trainwright.cli.show.writer import BackgroundWriter
+from trainwright.cli.show.writer import BackgroundWriter, WriterView
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.units import Time, parse_time
 
@@ -39,7 +39,7 @@ _STYLES = {
     "Waiting": "dim",
     "Stopped": "dim",
 }
-#: How many jobs have their own line.
+#: Maximum number of jobs that have their own line.
 _MAX_JOBS = 4
 #: The table has at least this many rows, even on a small screen.
 _MIN_ROWS = 3
@@ -61,7 +61,7 @@ class TablePainter:
 
     @property
     def colour(self) -> bool:
-        """Whether the terminal shows colours and the user wants them."""
+        """Whether the terminal shows colours and the user wants colours."""
         return self._console.color_system is not None and not self._console.no_color
 
     def paint(self, frame: Frame, given: TableInput, width: int, height: int) -> list[str]:
@@ -124,20 +124,19 @@ def _counted(numbers: Counter[str]) -> str:
 
 
 _DRAW_INTERVAL_SECONDS = 0.125
-#: How many log lines may wait for the next drawing.
+#: Maximum number of log lines that wait for the next drawing.
 _MAX_PENDING_LINES = 2000
 
 
-class LiveView:
+class LiveView(WriterView):
     """Scrolling logs above a table."""
 
     def __init__(
         self, writer: BackgroundWriter, fd: int, table_input: Callable[[], TableInput], *, with_logs: bool = True
     ) -> None:
-        self._writer = writer
+        super().__init__(writer, with_logs=with_logs)
         self._fd = fd
         self._table_input = table_input
-        self._with_logs = with_logs
         self._painter = TablePainter()
         self._pending: list[str] = []
         self._shown: list[str] = []
@@ -186,10 +185,6 @@ class LiveView:
         text = "\n".join(summary(verdicts, folder))
         self._writer.write(self._erase(self._size()[0]) + _joined(self._pending) + text + "\n")
         self._pending, self._shown = [], []
-
-    def close(self, timeout: float) -> bool:
-        """Write the rest of the output. Return whether everything is written."""
-        return self._writer.close(timeout)
 
     def _paint(self, frame: Frame, given: TableInput) -> None:
         width, height = self._size()

@@ -28,9 +28,9 @@ class ReplicaNews(Struct, frozen=True, gc=False):
     node: str = ""
     restarts: int = 0
     reason: str = ""
-    #: When its pod started, in the time format of Kubernetes.
+    #: The time at which the replica's pod started, in the time format of Kubernetes.
     since: str = ""
-    #: Its pod does not exist any more; the other fields have its last state.
+    #: The replica's pod does not exist any more; the other fields have its last state.
     removed: bool = False
 
     @property
@@ -44,9 +44,9 @@ class JobNews(Struct, frozen=True):
 
     key: Key
     kind: str
-    #: The phase of the job's kind.
+    #: The phase of the job, in the words of its kind.
     phase: str
-    #: The phase that all kinds share.
+    #: The same phase, in the words that all kinds share.
     step: Phase
     #: The wanted number of replicas.
     total: int
@@ -55,7 +55,7 @@ class JobNews(Struct, frozen=True):
     restarts: int = 0
     outcome: Outcome | None = None
     deleted: bool = False
-    #: Seconds from its submission until now or until its outcome.
+    #: Seconds from the submission of the job until now or until its outcome.
     took: float = 0.0
 
     @property
@@ -81,7 +81,7 @@ class LogSource(Struct, frozen=True, gc=False):
     replica: str
     pod: str
     container: str
-    #: The text before its lines.
+    #: The text before the lines of this container.
     label: str
 
 
@@ -90,10 +90,10 @@ class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     namespace: str
     name: str
-    #: `Succeeded`, `Failed`, `Interrupted`, `TimedOut`, `Deleted`, `Broken`.
+    #: One of `Succeeded`, `Failed`, `Interrupted`, `TimedOut`, `Deleted`, `Broken`.
     outcome: str
     exit_code: int
-    #: Seconds.
+    #: The duration of the job in seconds.
     duration: float
     restarts: int
     #: One sentence: what decided the outcome.
@@ -122,15 +122,12 @@ class Frame(Protocol):
 
     def jobs(self) -> tuple[JobNews, ...]:
         """All jobs in the order of the input."""
-        ...
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most `most` replicas, in their order: failed ones are preferred, then those that have not ended."""
-        ...
+        """At most `most` replicas, in their order: failed replicas are preferred, then replicas that have not ended."""
 
     def count(self) -> int:
         """The number of all replicas."""
-        ...
 
 
 class RunView(Protocol):
@@ -139,33 +136,25 @@ class RunView(Protocol):
     @property
     def busy(self) -> bool:
         """Whether much output waits for the reader, so that the caller should delay logs."""
-        ...
 
     @property
     def gone(self) -> bool:
         """Whether the reader has closed the pipe."""
-        ...
 
     def news(self, items: list[News]) -> None:
         """Show changes."""
-        ...
 
     def logs(self, lines: list[Line]) -> None:
         """Show log lines."""
-        ...
 
     def notice(self, text: str) -> None:
         """Show a message of the run itself."""
-        ...
 
     def tick(self, frame: Frame) -> None:
-        """Draw the current state, if the view does this. It is called regularly."""
-        ...
+        """Draw the current state, if the view draws. The run calls this regularly."""
 
     def end(self, verdicts: list[JobVerdict], folder: str) -> None:
         """Show the verdicts at the end of the run."""
-        ...
 
     def close(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until all output is written. Return whether it is. May be called again."""
-        ...
+        """Wait at most `timeout` seconds until all is written; return whether all is written. May be called again."""

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from trainwright.cli.flags import spell
-from trainwright.cli.show.news import EventNews, Frame, JobNews, JobVerdict, Line, News, ReplicaNews
+from trainwright.cli.show.news import EventNews, JobNews, JobVerdict, Line, News, ReplicaNews
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.show.text import summary
 from trainwright.cli.show.writer import BackgroundWriter, WriterView
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
+from trainwright.model.meta import Key
 from trainwright.model.units import Time
 
 #: Phases of a replica in which its line contains the number of restarts.
@@ -27,9 +28,8 @@ class LinesView(WriterView):
     """Plain lines."""
 
     def __init__(self, writer: BackgroundWriter, elapsed: Callable[[], float], *, with_logs: bool = True) -> None:
-        super().__init__(writer)
+        super().__init__(writer, with_logs=with_logs)
         self._elapsed = elapsed
-        self._with_logs = with_logs
 
     def news(self, items: list[News]) -> None:
         """Write a line for each visible change."""
@@ -44,9 +44,6 @@ class LinesView(WriterView):
     def notice(self, text: str) -> None:
         """Write a notice."""
         self._writer.write(f"{spell(self._elapsed()):>6}  notice: {clean(text)}\n")
-
-    def tick(self, frame: Frame) -> None:
-        """Do nothing: written lines do not change."""
 
     def end(self, verdicts: list[JobVerdict], folder: str) -> None:
         """Write the summary."""
@@ -70,7 +67,7 @@ def news_line(item: News) -> str:
             node = item.node if item.phase == "Running" else ""
             return "  ".join(part for part in (item.label, item.phase, node, restarts, clean(item.reason)) if part)
         case EventNews(reason="Failed") if item.about == item.job.name:
-            return ""  # the phase shows it, and the summary has the reason
+            return ""  # the phase of the job shows the event, and the summary has the reason
         case EventNews():
             # Only this event says why a job has another number of replicas.
             is_shown = item.warning or item.reason.endswith(EventReason.RESIZED)
@@ -91,9 +88,8 @@ class JsonView(WriterView):
     """One JSON object per line. Log texts are not cleaned: JSON escapes control characters."""
 
     def __init__(self, writer: BackgroundWriter, now: Callable[[], Time], *, with_logs: bool = True) -> None:
-        super().__init__(writer)
+        super().__init__(writer, with_logs=with_logs)
         self._now = now
-        self._with_logs = with_logs
 
     def news(self, items: list[News]) -> None:
         """Write an object for each change."""
@@ -102,14 +98,16 @@ class JsonView(WriterView):
     def logs(self, lines: list[Line]) -> None:
         """Write an object for each line."""
         if self._with_logs:
-            self._write([_log(*line) for line in lines])
+            self._write(
+                [
+                    _about("log", source.job, replica=source.replica, container=source.container, text=text)
+                    for source, text in lines
+                ]
+            )
 
     def notice(self, text: str) -> None:
         """Write `{"type": "notice", "text": …}`."""
         self._write([{"type": "notice", "text": text}])
-
-    def tick(self, frame: Frame) -> None:
-        """Do nothing: written objects do not change."""
 
     def end(self, verdicts: list[JobVerdict], folder: str) -> None:
         """Write an object for each job."""
@@ -124,47 +122,15 @@ class JsonView(WriterView):
 def _body(item: News) -> dict[str, Any]:
     match item:
         case JobNews():
-            return {
-                "type": "job",
-                "namespace": item.key.namespace,
-                "job": item.key.name,
-                "kind": item.kind,
-                "phase": item.phase,
-                "replicas": item.total,
-                "counts": dict(item.counts),
-                "restarts": item.restarts,
-            }
+            counts = dict(item.counts)
+            rest = {"kind": item.kind, "phase": item.phase, "replicas": item.total, "counts": counts}
+            return _about("job", item.key, **rest, restarts=item.restarts)
         case ReplicaNews():
-            return {
-                "type": "replica",
-                "namespace": item.job.namespace,
-                "job": item.job.name,
-                "replica": item.name,
-                "phase": item.phase,
-                "pod": item.pod,
-                "attempt": item.attempt,
-                "node": item.node,
-                "restarts": item.restarts,
-                "reason": item.reason,
-            }
+            fields = ("phase", "pod", "attempt", "node", "restarts", "reason")
+            return _about("replica", item.job, replica=item.name, **{name: getattr(item, name) for name in fields})
         case EventNews():
-            return {
-                "type": "event",
-                "namespace": item.job.namespace,
-                "job": item.job.name,
-                "about": item.about,
-                "reason": item.reason,
-                "message": item.message,
-                "warning": item.warning,
-            }
+            return _about("event", **msgspec.structs.asdict(item))
 
 
-def _log(source: Any, text: str) -> dict[str, Any]:
-    return {
-        "type": "log",
-        "namespace": source.job.namespace,
-        "job": source.job.name,
-        "replica": source.replica,
-        "container": source.container,
-        "text": text,
-    }
+def _about(type_: str, job: Key, **rest: Any) -> dict[str, Any]:
+    return {"type": type_, "namespace": job.namespace, "job": job.name, **rest}

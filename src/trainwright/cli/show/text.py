@@ -2,8 +2,8 @@
 """Texts for people: log lines that are safe for a terminal, their labels, and the summary at the end of a run.
 
 A log line can contain anything: escape sequences that move the cursor or change the title of the terminal, progress
-bars, bytes that are no text. Everything that would damage the screen is removed; colours can stay. This runs for every
-log line, so it must be fast.
+bars, bytes that are no text. Everything that would damage the screen is removed; colours can stay. This code runs for
+every log line, so it must be fast.
 """
 
 import re
@@ -14,16 +14,16 @@ from zlib import crc32
 from trainwright.cli.flags import spell
 from trainwright.cli.show.news import JobVerdict
 
-# A complete escape sequence, or one that the end of the line has cut off, so that no part of it is shown as text.
+# A complete escape sequence, or a sequence that the end of the line has cut off: no part of it is shown as text.
 _SEQUENCE = re.compile(
     r"\x1b(?:"
-    r"\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI: cursor, colours, modes
-    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC, DCS and similar: titles, clipboards
-    r"|[ -/]*(?:[0-~]|$)"  # two characters
+    r"\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI sequences: cursor, colours, modes
+    r"|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|$)"  # OSC, DCS and similar sequences: titles, clipboards
+    r"|[ -/]*(?:[0-~]|$)"  # sequences of two characters
     r")"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-#: C0 without tab, DEL, C1, and characters that reverse or hide text.
+#: Control characters: C0 without tab, DEL, C1, and characters that reverse or hide text.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _TAB_WIDTH = 8
 
@@ -80,11 +80,11 @@ def prefix(label: str, *, colour: bool) -> str:
     return f"\x1b[{_PALETTE[number % len(_PALETTE)]}m{label} |\x1b[0m"
 
 
-#: How many failed jobs are shown with details.
+#: Maximum number of failed jobs that are shown with details.
 _MAX_DETAILED = 3
-#: How many succeeded and how many other jobs have their own line.
+#: Maximum number of succeeded jobs, and of other jobs, that have their own line.
 _MAX_JOBS = 20
-#: How many replicas are named in one line.
+#: Maximum number of replicas that are named in one line.
 _MAX_NAMES = 8
 _OUTCOME_TEXTS = {
     "TimedOut": "timed out",

@@ -8,6 +8,8 @@ import os
 import threading
 from collections import deque
 
+from trainwright.cli.show.news import Frame
+
 #: A view delays logs while more bytes than this wait to be written.
 _BUSY_BYTES = 64 * 1024
 
@@ -22,7 +24,7 @@ class BackgroundWriter:
         self._waiting = 0
         self._closed = False
         self._change = threading.Condition()
-        #: The first error; after it nothing is written any more.
+        #: The first error; after an error nothing is written any more.
         self.error: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="view-writer", daemon=True)
         self._thread.start()
@@ -48,7 +50,7 @@ class BackgroundWriter:
             self._change.notify()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds until everything is written. Return whether it is. May be called again."""
+        """Wait at most `timeout` seconds until all is written; return whether all is written. May be called again."""
         with self._change:
             self._closed = True
             self._change.notify()
@@ -81,10 +83,11 @@ class BackgroundWriter:
 
 
 class WriterView:
-    """A view that only appends to its output."""
+    """What all views share: they write their output in the background."""
 
-    def __init__(self, writer: BackgroundWriter) -> None:
+    def __init__(self, writer: BackgroundWriter, *, with_logs: bool = True) -> None:
         self._writer = writer
+        self._with_logs = with_logs
 
     @property
     def busy(self) -> bool:
@@ -95,6 +98,9 @@ class WriterView:
     def gone(self) -> bool:
         """Whether the reader has closed the pipe."""
         return isinstance(self._writer.error, BrokenPipeError)
+
+    def tick(self, frame: Frame) -> None:
+        """Do nothing: written output does not change."""
 
     def close(self, timeout: float) -> bool:
         """Write the rest of the output. Return whether everything is written."""

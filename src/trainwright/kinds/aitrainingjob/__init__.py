@@ -10,7 +10,7 @@ from trainwright.kinds.aitrainingjob.dialect import GROUP, AIDialect
 from trainwright.kinds.aitrainingjob.environment import PREFIX, has_prefix, main_containers
 from trainwright.kinds.aitrainingjob.status import render
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus, ReplicaSpec
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, stored_ledger
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -18,22 +18,16 @@ from trainwright.model.meta import ObjectMeta
 
 def default(job: AITrainingJob) -> AITrainingJob:
     """Fill in the fields that the user left out or left empty."""
-    spec = job.spec
-    specs = {name: _replica(one) for name, one in spec.replica_specs.items()}
-    return replace(
-        job,
-        spec=replace(
-            spec,
-            replica_specs=specs,
-            fail_policy=spec.fail_policy or "Any",
-            complete_policy=spec.complete_policy or "All",
-        ),
+    spec = replace(
+        job.spec,
+        replica_specs={name: _replica(one) for name, one in job.spec.replica_specs.items()},
+        fail_policy=job.spec.fail_policy or "Any",
+        complete_policy=job.spec.complete_policy or "All",
     )
+    return replace(job, spec=spec)
 
 
 def _replica(spec: ReplicaSpec) -> ReplicaSpec:
-    if spec.restart_policy and spec.restart_scope and spec.fail_policy and spec.complete_policy:
-        return spec
     return replace(
         spec,
         restart_policy=spec.restart_policy or "Never",
@@ -45,22 +39,8 @@ def _replica(spec: ReplicaSpec) -> ReplicaSpec:
 
 def translate(job: AITrainingJob) -> Job:
     """The job in the internal model."""
-    spec, meta = job.spec, job.metadata
-    return Job(
-        key=key_of(meta),
-        uid=meta.uid,
-        kind=AITRAININGJOB.singular,
-        owner=owner_of(AITRAININGJOB, meta),
-        generation=meta.generation,
-        roles=policies.roles(spec, meta),
-        success=policies.success(spec),
-        failure=policies.failure(spec),
-        dialect=AIDialect(spec, meta),
-        lifecycle=policies.lifecycle(spec, meta),
-        ledger=stored_ledger(AITRAININGJOB, job.status, meta),
-        deleting=meta.deletion_timestamp is not None,
-        remarks=_remarks(spec),
-    )
+    dialect = AIDialect(job.spec, job.metadata)
+    return translated(AITRAININGJOB, job, policies, dialect, remarks=_remarks(job.spec))
 
 
 def _remarks(spec: AITrainingJobSpec) -> tuple[tuple[str, str], ...]:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of an AITrainingJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-The original checked nothing; jobs on which it would fail or wait without end get an error or a warning here. The CEL
-rules let an API server refuse a job where our webhook is not installed; a test compares their verdict with `check`.
-They use only CEL that every server since 1.29 has, and cannot check pod templates and exit codes, which the schema
-leaves open.
+The original controller checked nothing; jobs on which it would fail or wait for ever get an error or warning here. The
+CEL rules let an API server refuse a job where our webhook is not installed; a test compares their verdict with `check`.
+The rules use only CEL that every server since 1.29 has. They cannot check pod templates and exit codes, which the
+schema leaves open.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import UNSET
 
@@ -21,15 +20,17 @@ from trainwright.kinds.base import key_of
 from trainwright.kinds.scalars import (
     MAX_NAME_LENGTH,
     MAX_REPLICAS,
-    MAX_VARIABLE_BYTES,
     check_name,
     check_replica_names,
     check_total,
-    item,
+    check_variable,
     under,
+    unknown_role,
+    unusable_count,
 )
+from trainwright.kinds.template import check_image, entries, pod_spec
 from trainwright.model.job import Body
-from trainwright.model.problem import Problem, nearest, shown
+from trainwright.model.problem import Problem, shown
 
 _TYPE = re.compile(r"[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -85,7 +86,7 @@ def _job(spec: AITrainingJobSpec) -> Iterator[Problem]:
 
 
 def _endless(spec: AITrainingJobSpec) -> Iterator[Problem]:
-    """Types that never complete although the job waits for them."""
+    """Replica types that never complete although the job waits for them."""
     deciding = {name: one.complete_policy for name, one in spec.replica_specs.items() if replicas(one)}
     never = [name for name, policy in deciding.items() if policy == "None"]
     if (spec.complete_policy == "Any" and len(never) < len(deciding)) or spec.complete_policy not in ("All", "Any"):
@@ -145,12 +146,9 @@ def _variable_size(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -
     """Variables name every replica, and the size of an environment variable is limited."""
     most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
     stem = len(f"{job.metadata.name}-{name}-.{key_of(job.metadata).namespace}:65535,")
-    size = most * (stem + len(str(most))) * max(len(_all_ports(one.template)), 1)
-    if size > MAX_VARIABLE_BYTES and most <= MAX_REPLICAS:
-        message = (
-            f"{name.upper()}_HOSTS would have about {size} bytes to name every replica, and Linux starts no program"
-        )
-        yield Problem(path, f"{message} with a variable of more than {MAX_VARIABLE_BYTES}", warning=True)
+    if most <= MAX_REPLICAS:
+        size = most * (stem + len(str(most))) * max(len(_all_ports(one.template)), 1)
+        yield from check_variable(f"{name.upper()}_HOSTS", size, path)
 
 
 def _all_ports(template: Body) -> tuple[int, ...]:
@@ -163,19 +161,16 @@ def _all_ports(template: Body) -> tuple[int, ...]:
 
 def _template(template: Body, path: str) -> Iterator[Problem]:
     """The template may have any shape; `template` reports a wrong shape."""
-    spec = template.get("spec")
-    spec = spec if isinstance(spec, dict) else {}
-    containers = _mappings(spec.get("containers"))
-    where = f"{path}.spec.containers"
+    spec = pod_spec(template)
+    containers = [*entries(spec, "containers", f"{path}.spec")]
     for place, one in containers:
-        if not one.get("image"):
-            yield Problem(f"{item(where, place)}.image", "missing; expected the name of an image")
+        yield from check_image(one, place)
     if containers and not any(has_prefix(one) for _, one in containers):
         name = str(containers[0][1].get("name", ""))
         message = f"no container is called {PREFIX}…, so the first one counts, with all its ports"
-        yield Problem(where, message, PREFIX + name if name else "", warning=True)
+        yield Problem(f"{path}.spec.containers", message, PREFIX + name if name else "", warning=True)
     for place, one in containers:
-        yield from _ports(one, f"{item(where, place)}.ports")
+        yield from _ports(one, place)
     if spec.get("restartPolicy") not in (None, "Never"):
         message = f"{shown(spec['restartPolicy'])} is overwritten with Never: only the controller restarts pods"
         yield Problem(f"{path}.spec.restartPolicy", message, warning=True)
@@ -183,16 +178,11 @@ def _template(template: Body, path: str) -> Iterator[Problem]:
 
 def _ports(container: Body, path: str) -> Iterator[Problem]:
     """Ports of a main container that its peers do not learn."""
-    given = [port for _, port in _mappings(container.get("ports"))] if has_prefix(container) else []
+    given = [port for _, port in entries(container, "ports", path)] if has_prefix(container) else []
     if given and not any(has_prefix(port) for port in given):
         names = ", ".join(str(port.get("name", "one without a name")) for port in given[:8])
         message = f"no port is called {PREFIX}…, so its peers learn none; found {names}"
-        yield Problem(path, message, f"{PREFIX}{given[0].get('containerPort', '')}", warning=True)
-
-
-def _mappings(entries: Any) -> list[tuple[int, Body]]:
-    found = enumerate(entries if isinstance(entries, list) else ())
-    return [(place, one) for place, one in found if isinstance(one, dict)]
+        yield Problem(f"{path}.ports", message, f"{PREFIX}{given[0].get('containerPort', '')}", warning=True)
 
 
 # -- the same checks as CEL ------------------------------------------------------------------------------------------
@@ -263,13 +253,10 @@ def scale(document: Body, role: str, replicas: int) -> Body | Problem:
     specs = document["spec"]["replicaSpecs"]
     key = next((one for one in specs if one.lower() == role.lower()), None)
     if key is None:
-        listed = ", ".join(specs)
-        return Problem(SPECS, f"there is no replica type {role!r}; the job has {listed}", nearest(role, specs))
+        return unknown_role(SPECS, role, specs)
     spec, path = specs[key], f"{under(SPECS, key)}.replicas"
     if spec.get("edlPolicy") == "Never":
         return Problem(path, "cannot be changed while edlPolicy is Never")
-    least, most = spec.get("minReplicas") or 0, spec.get("maxReplicas")
-    most = MAX_REPLICAS if most is None else most
-    if not least <= replicas <= most:
-        return Problem(path, f"expected a whole number from {least} to {most}, found the number {replicas}")
-    return {"spec": {"replicaSpecs": {key: {"replicas": replicas}}}}
+    most = spec.get("maxReplicas")
+    problem = unusable_count(path, replicas, spec.get("minReplicas") or 0, MAX_REPLICAS if most is None else most)
+    return problem or {"spec": {"replicaSpecs": {key: {"replicas": replicas}}}}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of an AITrainingJob, with the texts of the original.
+"""The conditions and events of an AITrainingJob, with the texts of the original controller.
 
-The conditions are a history: only the last one is true, and its type is the phase of the job. Each pass appends what
-changed between the stored status and the conclusion; a second pass over the same input changes nothing. The messages
-say why pods failed, on which nodes, and why pods cannot be created or scheduled.
+The conditions are a history: only the last condition is true, and its type is the phase of the job. Each pass appends
+what changed between the stored status and the conclusion; a second pass over the same input changes nothing. The
+messages say why pods failed, on which nodes, and why pods cannot be created or scheduled.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.kinds.aitrainingjob.wire import MAX_CONDITIONS, AITrainingJobStatus, TrainingJobCondition
+from trainwright.kinds.rendering import FALSE, TRUE, UNAPPLIED
 from trainwright.model.cause import Cause, CauseKind, brief
-from trainwright.model.child import Pod
 from trainwright.model.event import (
     ChildEvent,
     Emit,
@@ -33,16 +33,13 @@ from trainwright.model.rule import Result
 from trainwright.model.units import Time, rfc3339
 
 Conditions = tuple[TrainingJobCondition, ...]
-TRUE, FALSE = "True", "False"
 FINAL_PHASES = frozenset({"Succeed", "Failed", "Timeout", "Preempted", "NodeFail"})
-#: The type of our own condition for an edit that cannot be applied.
-UNAPPLIED = "Invalid"
 #: The source of events.
 SOURCE = "TrainingJobOperator"
 RUNNING = "all pods are running"
 PENDING = "all pods are waiting for scheduling"
 CREATING = "creating containers"
-#: How many waiting pods a message names; the others are counted.
+#: Maximum number of waiting pods that a message names; the others are counted.
 _MAX_WAITING_NAMED = 3
 _NODE_CAUSES = (CauseKind.NODE_LOST, CauseKind.DEVICE)
 
@@ -60,7 +57,7 @@ class ConditionHistory(Struct):
         return self.conditions[-1].type if self.conditions else ""
 
     def put(self, kind: str, message: str) -> None:
-        """Append a phase, or change the message of the current one."""
+        """Append a phase, or change the message of the current phase."""
         self.conditions = put(self.conditions, kind, message, self.now)[-MAX_CONDITIONS:]
 
 
@@ -96,29 +93,27 @@ def conditions(old: AITrainingJobStatus, job: Job, status: Status, now: Time) ->
 def _end(history: ConditionHistory, outcome: Outcome, job: Job, status: Status) -> None:
     """Terminating until the pods that must be removed are gone; then the final phase."""
     history.restarting = ""
-    message = ended_text(job, status.ledger, outcome)
+    message, phase = _ended_text(job, status.ledger, outcome), _final_phase(outcome)
     if outcome.reason is Reason.INVALID:
-        history.put(final_phase(outcome), message)
+        history.put(phase, message)
     elif status.cleaning:
         history.put("Terminating", _joined(message, "deleting pods"))
     else:
-        history.put(
-            final_phase(outcome), _joined(message, "kept pods" if _keeps_pods(job, outcome) else "deleted pods")
-        )
+        history.put(phase, _joined(message, "kept pods" if _keeps_pods(job, outcome) else "deleted pods"))
 
 
 def _run(history: ConditionHistory, old: AITrainingJobStatus, job: Job, status: Status) -> None:
     ledger, before = status.ledger, old.trainwright
-    name, message = restart_text(before, ledger)
+    name, message = _restart_text(before, ledger)
     if name:
         history.restarting = name
         history.put("Terminating", message)
         return
     runs = ledger.phase is Phase.RUNNING
-    if history.restarting and (runs or not _has_old_pods(status)):
-        history.put("Restarting", restarting_text(job, history.restarting))
+    if history.restarting and (runs or all(replica.old is None for replica in _replicas(status))):
+        history.put("Restarting", _restarting_text(job, history.restarting))
         history.restarting = ""
-    elif resized := resized_text(before, ledger):
+    elif resized := _resized_text(before, ledger):
         # The resize also restarts the pods of an earlier restart.
         history.restarting = ""
         history.put("Restarting", resized)
@@ -130,14 +125,16 @@ def _run(history: ConditionHistory, old: AITrainingJobStatus, job: Job, status: 
 
 def _wait(history: ConditionHistory, status: Status) -> None:
     """Not every pod runs: pods are being scheduled, created or restarted."""
-    why = waiting_text(status)
+    why, replicas = _waiting_text(status), [*_replicas(status)]
     if history.phase == "Restarting":
         # Keep the beginning of the message, which names what restarts, and replace the reason for waiting.
         start = history.conditions[-1].message.split("; pod ")[0]
         history.put("Restarting", _joined(start, why))
-    elif not _all_scheduled(status):
+    elif not all(one.final or (one.pod is not None and one.pod.spec.node_name) for one in replicas):
         history.put("Pending", _joined(PENDING, why))
-    elif _is_creating(status) or not history.phase:
+    elif not history.phase or any(
+        one.pod is not None and one.pod.status.phase == "Pending" and not one.final for one in replicas
+    ):
         history.put("Creating", why or CREATING)
 
 
@@ -146,29 +143,14 @@ def _joined(*parts: str) -> str:
 
 
 def _replicas(status: Status) -> Iterator[ReplicaState]:
-    """The replicas of all roles that are not calm."""
+    """The replicas of every role in which not all replicas run."""
     return (replica for role in status.roles if not role.all_running for replica in role.replicas)
-
-
-def _has_old_pods(status: Status) -> bool:
-    """Whether pods of an earlier attempt still exist."""
-    return any(replica.old is not None for replica in _replicas(status))
-
-
-def _all_scheduled(status: Status) -> bool:
-    """Whether every pod has a node or has ended."""
-    return all(one.final or (one.pod is not None and bool(one.pod.spec.node_name)) for one in _replicas(status))
-
-
-def _is_creating(status: Status) -> bool:
-    """Whether a pod does not run yet."""
-    return any(one.pod is not None and one.pod.status.phase == "Pending" and not one.final for one in _replicas(status))
 
 
 # -- the end of a job ------------------------------------------------------------------------------------------------
 
 
-def final_phase(outcome: Outcome) -> str:
+def _final_phase(outcome: Outcome) -> str:
     """The phase of a job that has ended."""
     if outcome.reason is Reason.EXTERNAL and outcome.word:
         return outcome.word
@@ -179,7 +161,7 @@ def final_phase(outcome: Outcome) -> str:
     return "NodeFail" if outcome.failure is not None and outcome.failure.cause.why in _NODE_CAUSES else "Failed"
 
 
-def ended_text(job: Job, ledger: Ledger, outcome: Outcome) -> str:
+def _ended_text(job: Job, ledger: Ledger, outcome: Outcome) -> str:
     """Why the job ended."""
     name = job.key.name
     if outcome.reason is Reason.RULE and outcome.result is Result.SUCCEEDED:
@@ -201,7 +183,7 @@ def _keeps_pods(job: Job, outcome: Outcome) -> bool:
     """Whether the pods stay after this end."""
     clean = job.lifecycle.clean
     levels = {"Succeed": clean.succeeded, "Failed": clean.failed}
-    return outcome.reason is not Reason.EXTERNAL and levels.get(final_phase(outcome), CleanPods.ALL) is CleanPods.NONE
+    return outcome.reason is not Reason.EXTERNAL and levels.get(_final_phase(outcome), CleanPods.ALL) is CleanPods.NONE
 
 
 def _failed_text(job: Job, ledger: Ledger, failure: Failure) -> str:
@@ -210,10 +192,10 @@ def _failed_text(job: Job, ledger: Ledger, failure: Failure) -> str:
     policy = _fail_policy(job, failure.role)
     others = [one for one in ledger.failures if one.role == failure.role]
     if policy == "All" and role is not None and len({one.index for one in others}) >= role.replicas:
-        causes = dict.fromkeys(cause_text(one.cause) for one in others)
+        causes = dict.fromkeys(_cause_text(one.cause) for one in others)
         return brief(f"All {failure.role} pods are failed, {'; '.join(causes)}", LONGEST_TEXT)
     rank = "rank0 " if policy == "Rank0" and failure.index == 0 else ""
-    return brief(f"{rank}pod {failure.pod} is failed, {cause_text(failure.cause)}", LONGEST_TEXT)
+    return brief(f"{rank}pod {failure.pod} is failed, {_cause_text(failure.cause)}", LONGEST_TEXT)
 
 
 def _fail_policy(job: Job, role: str) -> str:
@@ -226,16 +208,16 @@ def _role(job: Job, name: str) -> Role | None:
     return next((one for one in job.roles if one.name == name), None)
 
 
-def cause_text(cause: Cause) -> str:
+def _cause_text(cause: Cause) -> str:
     """Why a pod failed."""
+    detail = f": {cause.message}" if cause.message else ""
     if cause.why is CauseKind.EXIT:
         text = f"container {cause.container} on node {cause.node} exited with reason {cause.reason or 'Error'}"
-        detail = f": {cause.message}" if cause.message else ""
         return f"{text} exitcode {cause.code}{detail}"
     if cause.why is CauseKind.NODE_LOST:
-        return f"Node {cause.node} is failed and offline" + (f": {cause.message}" if cause.message else "")
+        return f"Node {cause.node} is failed and offline{detail}"
     if cause.why is CauseKind.DEVICE:
-        return f"GPUs of node {cause.node} have failed" + (f": {cause.message}" if cause.message else "")
+        return f"GPUs of node {cause.node} have failed{detail}"
     if cause.why is CauseKind.CREATE_ERROR:
         return f"create container failed[{_create_error(cause)}]"
     text = ", ".join(part for part in (cause.reason, cause.message) if part) or str(cause)
@@ -250,15 +232,15 @@ def _create_error(cause: Cause) -> str:
 # -- restarts --------------------------------------------------------------------------------------------------------
 
 
-def restart_text(before: Ledger, after: Ledger) -> tuple[str, str]:
-    """The replica type whose failure causes a restart in this pass, and the message; empty if there is none."""
+def _restart_text(before: Ledger, after: Ledger) -> tuple[str, str]:
+    """The replica type whose failure causes a restart in this pass, and the message; empty without such a failure."""
     increases = {one.name: _total(after, one.name) - _total(before, one.name) for one in after.roles}
     restarted = [name for name, increase in increases.items() if increase > 0]
     if not restarted:
         return "", ""
     new = [one for one in after.failures if one not in before.failures and one.role in restarted]
     name = new[0].role if new else restarted[0]
-    why = f"pod {new[0].pod}: {cause_text(new[0].cause)}" if new else "a pod is made again"
+    why = f"pod {new[0].pod}: {_cause_text(new[0].cause)}" if new else "a pod is made again"
     return name, brief(f"restart times is {_total(after, name)}, {why}", LONGEST_TEXT)
 
 
@@ -266,7 +248,7 @@ def _total(ledger: Ledger, name: str) -> int:
     return next((sum(one.restarts.values()) for one in ledger.roles if one.name == name), 0)
 
 
-def resized_text(before: Ledger, after: Ledger) -> str:
+def _resized_text(before: Ledger, after: Ledger) -> str:
     """Which replica types restart because of a new size, and why if the user did not ask for it."""
     known = {one.name: one for one in before.roles if one.size >= 0}
     pairs = [(known.get(one.name, one), one) for one in after.roles if one.size >= 0]
@@ -278,7 +260,7 @@ def _scaled_text(old: RoleLedger, new: RoleLedger) -> str:
     return f"{new.name} is scaled from {old.size} to {new.size} replica{'s' * (new.size != 1)}{why}"
 
 
-def restarting_text(job: Job, name: str) -> str:
+def _restarting_text(job: Job, name: str) -> str:
     """What restarts, after the old pods are gone."""
     role = _role(job, name)
     scope = role.restart.scope if role is not None else RestartScope.POD
@@ -290,8 +272,8 @@ def restarting_text(job: Job, name: str) -> str:
 # -- why a job waits -------------------------------------------------------------------------------------------------
 
 
-def waiting_text(status: Status) -> str:
-    """Why pods do not run yet: they cannot be created, scheduled or started."""
+def _waiting_text(status: Status) -> str:
+    """Why pods do not run yet: pods cannot be created, scheduled or started."""
     found = list(_waiting_reasons(status))
     more = [f"{len(found) - _MAX_WAITING_NAMED} more pods wait"] if len(found) > _MAX_WAITING_NAMED else []
     return brief("; ".join((*found[:_MAX_WAITING_NAMED], *more)), LONGEST_TEXT)
@@ -300,37 +282,34 @@ def waiting_text(status: Status) -> str:
 def _waiting_reasons(status: Status) -> Iterator[str]:
     yield from (f"pod {name} could not be created: {why}" for name, why in sorted(status.refused.items()))
     for replica in _replicas(status):
-        if replica.state is State.STARTING and replica.pod is not None:
-            yield from _pod_waiting_reasons(replica, replica.pod)
-
-
-def _pod_waiting_reasons(replica: ReplicaState, pod: Pod) -> Iterator[str]:
-    name = pod.metadata.name
-    if replica.cause is not None and replica.cause.why is CauseKind.CREATE_ERROR:
-        node = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
-        yield f"pod {name}{node} create container failed[{_create_error(replica.cause)}]"
-    for one in pod.status.conditions or ():
-        if one.type == "PodScheduled" and one.status == "False" and one.message:
-            yield f"pod {name}: {one.message}"
+        pod, cause = replica.pod, replica.cause
+        if replica.state is not State.STARTING or pod is None:
+            continue
+        if cause is not None and cause.why is CauseKind.CREATE_ERROR:
+            node = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
+            yield f"pod {pod.metadata.name}{node} create container failed[{_create_error(cause)}]"
+        for one in pod.status.conditions or ():
+            if one.type == "PodScheduled" and one.status == "False" and one.message:
+                yield f"pod {pod.metadata.name}: {one.message}"
 
 
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's reason, message and source; `job` has the ledger from before this pass."""
+    """An event with the original controller's reason, message and source; `job` has the ledger from before the pass."""
     emit = default_emit(event, SOURCE)
     reason, message = str(emit.event_reason), emit.message
     match event:
         case JobStep(EventReason.RUNNING):
             message = RUNNING
         case Restarting():
-            message = restart_text(job.ledger, status.ledger)[1] or message
+            message = _restart_text(job.ledger, status.ledger)[1] or message
         case JobEnded(outcome):
-            reason = final_phase(outcome)
-            # The condition has only the annotation's value, as in the original; the event also names the annotation.
+            reason = _final_phase(outcome)
+            # Like the original controller's, the condition has only the annotation's value; the event also names it.
             if outcome.reason is not Reason.EXTERNAL:
-                message = ended_text(job, status.ledger, outcome)
+                message = _ended_text(job, status.ledger, outcome)
         case JobStep() | Resized():
             pass
         case ChildEvent():

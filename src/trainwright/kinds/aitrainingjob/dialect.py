@@ -24,7 +24,7 @@ class AIDialect(Struct, frozen=True):
     metadata: ObjectMeta
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the variables, the job's scheduler and the original's labels; kubelets never restart it."""
+        """The template with variables, scheduler and the original controller's labels; kubelets restart nothing."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
         spec["restartPolicy"] = "Never"
@@ -39,7 +39,7 @@ class AIDialect(Struct, frozen=True):
         }
 
     def _labels(self, job: Job, replica: Replica, given: dict[str, str]) -> dict[str, str]:
-        """The original's labels, which override the template's, which override the job's."""
+        """The original controller's labels, which override the template's, which override the job's."""
         role = replica.role.name.lower()
         labels = {
             **given,
@@ -66,7 +66,7 @@ class AIDialect(Struct, frozen=True):
         return {"containers": containers} | ({"initContainers": init_containers} if init_containers else {})
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The main ports; the selector has only the original's labels."""
+        """The main ports; the selector has only the original controller's labels."""
         names = _selector(job, replica)
         exposed = [{"name": f"aitj-{port}", "port": port} for port in main_ports(replica.role.template)]
         return {"metadata": {"labels": names}, "spec": {"selector": names} | ({"ports": exposed} if exposed else {})}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables by which the replicas of an AITrainingJob know themselves and find each other.
 
-The names of the variables are part of the contract. They are set when a pod is created. Containers and ports whose
-name begins with `aitj-` are the main ones; if no container has the prefix, the first one is, with all of its ports.
+The names of the variables are part of the contract. They are set when a pod is created. Main containers and
+ports have names that begin with `aitj-`; if no container has the prefix, the first container is main, with all ports.
 """
 
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
 def _peers(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
     """The lists of peers if names do not resolve: each replica has its own address and ports, which only HOSTS lists.
 
-    PORTS of the replica's own type has its own ports; PORTS of another type has those of the first replica.
+    PORTS of the replica's own type has its own ports; PORTS of another type has the ports of the first replica.
     """
     found: Pairs = ()
     for name, count, ports in sizes:

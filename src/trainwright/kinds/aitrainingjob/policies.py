@@ -42,7 +42,7 @@ _CAUSES: Mapping[str, tuple[frozenset[CauseKind], bool]] = {
 _SCOPES = {"All": RestartScope.JOB, "Replica": RestartScope.ROLE, "Pod": RestartScope.POD}
 _WHICH: Mapping[str, Which | tuple[int, ...]] = {"Any": Which.SOME, "Rank0": (0,), "All": Which.EVERY}
 _OF_JOB: Mapping[str, Callable[[tuple[Rule, ...]], Rule]] = {"Any": AnyOf, "All": AllOf}
-#: The value that keeps pods, and its name in the original's README.
+#: The value that keeps pods, and its name in the README of the original controller.
 KEEPS = ("None", "CleanPodPolicyNone")
 #: Annotations that end a job; if a job has several, the first of these decides.
 ENDINGS = ("Preempted", "Failed", "NodeFail", "Timeout", "Succeed")
@@ -56,33 +56,25 @@ def replicas(one: ReplicaSpec) -> int:
 
 def success(spec: AITrainingJobSpec) -> Rule:
     """The complete policies of the replica types and of the job."""
-    rules = tuple(_of_type(name, one.complete_policy, Result.SUCCEEDED) for name, one in _deciding(spec))
-    return _of_job(spec.complete_policy, rules)
+    policies = {name: one.complete_policy for name, one in ordered(spec) if replicas(one)}
+    return _rule(spec.complete_policy, policies, Result.SUCCEEDED)
 
 
 def failure(spec: AITrainingJobSpec) -> Rule:
     """The fail policies of the replica types and of the job."""
-    rules = tuple(_of_type(name, one.fail_policy, Result.FAILED) for name, one in _deciding(spec))
-    return _of_job(spec.fail_policy, rules)
+    policies = {name: one.fail_policy for name, one in ordered(spec) if replicas(one)}
+    return _rule(spec.fail_policy, policies, Result.FAILED)
 
 
-def _deciding(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
-    """The replica types that decide: those with replicas."""
-    return [(name, one) for name, one in ordered(spec) if replicas(one)]
+def _rule(policy: str, of_types: Mapping[str, str], result: Result) -> Rule:
+    """The job's policy over the policies of its replica types; None never decides, and Rank0 only within a type."""
+    rules = tuple(Atom(name, _WHICH[one], result) if one in _WHICH else NEVER for name, one in of_types.items())
+    return _OF_JOB[policy](rules) if policy in _OF_JOB else NEVER
 
 
 def ordered(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
     """The replica types sorted by name: an API server does not keep the order of the document."""
     return sorted(spec.replica_specs.items())
-
-
-def _of_type(name: str, policy: str, result: Result) -> Rule:
-    return Atom(name, _WHICH[policy], result) if policy in _WHICH else NEVER
-
-
-def _of_job(policy: str, rules: tuple[Rule, ...]) -> Rule:
-    """The job's rule over its replica types; Rank0 never decides here."""
-    return _OF_JOB[policy](rules) if policy in _OF_JOB else NEVER
 
 
 def restart(one: ReplicaSpec, codes: Any) -> Restart:
@@ -94,13 +86,13 @@ def restart(one: ReplicaSpec, codes: Any) -> Restart:
         limit=None if one.restart_limit is UNSET else one.restart_limit,
         scope=_SCOPES[one.restart_scope],
         shared=True,
-        # Only exit codes of main containers can be in the list; those of init containers and sidecars do not count.
+        # Only exit codes of main containers can be in the list; codes of init containers and sidecars do not count.
         retries_other_containers=not by_code,
     )
 
 
 def elastic(one: ReplicaSpec) -> Elastic | None:
-    """The bounds of a replica type, if it has any; a bound that is not given does not limit."""
+    """The bounds of a replica type, if it has bounds; a bound that is not given does not limit."""
     if one.edl_policy == "Never" or (one.edl_policy != "Auto" and one.min_replicas is one.max_replicas is UNSET):
         return None
     auto = one.edl_policy == "Auto"

@@ -3,16 +3,15 @@
 
 from collections import Counter
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.kinds.aitrainingjob.conditions import FINAL_PHASES, TRUE, UNAPPLIED, ConditionHistory, conditions
+from trainwright.kinds.aitrainingjob.conditions import FINAL_PHASES, ConditionHistory, conditions
 from trainwright.kinds.aitrainingjob.environment import restarts
 from trainwright.kinds.aitrainingjob.wire import AITrainingJobStatus, ReplicaStatus, TrainingJobCondition
-from trainwright.model.cause import brief
+from trainwright.kinds.rendering import status_body, with_unapplied
 from trainwright.model.job import Body, Job, RestartScope
-from trainwright.model.ledger import LONGEST_TEXT, Ledger, Reason
+from trainwright.model.ledger import Ledger, Reason
 from trainwright.model.plan import ReplicaState, RoleState, State, Status
 from trainwright.model.units import Time, rfc3339
 
@@ -24,7 +23,8 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
     outcome = status.ledger.outcome
     old = before or AITrainingJobStatus()
     if job.unreadable or (job.invalid and old.conditions and outcome is None):
-        new = _unapplied(old, status, now)
+        reason = "TrainingJobInvalid"
+        new = replace(old, conditions=with_unapplied(TrainingJobCondition, old.conditions, reason, status, now))
     elif outcome is not None and (old.phase in FINAL_PHASES or (job.invalid and outcome.reason is not Reason.INVALID)):
         # The job has ended, here or under another controller: the status is complete.
         new = replace(
@@ -35,11 +35,7 @@ def render(before: AITrainingJobStatus | None, job: Job, status: Status, now: Ti
         )
     else:
         new = _rendered(old, replace(job, ledger=status.ledger), status, now)
-    body: Body = msgspec.to_builtins(new)
-    if job.unreadable:
-        # A ledger that we cannot read must not be overwritten.
-        body.pop("trainwright", None)
-    return body
+    return status_body(new, job)
 
 
 def _rendered(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> AITrainingJobStatus:
@@ -66,7 +62,7 @@ def _time_text(time: Time | None, otherwise: str | UnsetType = UNSET) -> str | U
 
 
 def _ended(old: AITrainingJobStatus, history: ConditionHistory, ledger: Ledger, now: Time) -> str | UnsetType:
-    """When the last pod was gone; if pods are kept, when the outcome was decided."""
+    """The time at which the last pod was gone; if pods are kept, the time at which the outcome was decided."""
     if history.phase not in FINAL_PHASES:
         return UNSET
     decided = ledger.outcome.at if ledger.outcome is not None else now
@@ -80,17 +76,13 @@ def _restarts(old: AITrainingJobStatus, job: Job, ledger: Ledger) -> int:
     Therefore an unfinished job shows at least as many restarts as its ledger counts: a restart of the whole job counts
     for every type, every other restart for one type.
     """
-    shown = old.restarts + _new_restarts(old.trainwright, ledger)
+    # A restart of the whole job, which counts for every type, is added once.
+    shown = old.restarts + max(_counted_once(ledger) - _counted_once(old.trainwright), 0)
     if ledger.outcome is not None:
         return shown
     counts = [one.made() for one in ledger.roles]
     shared = any(role.restart.shared and role.restart.scope is RestartScope.JOB for role in job.roles)
     return max(shown, max(counts, default=0) if shared else sum(counts))
-
-
-def _new_restarts(before: Ledger, after: Ledger) -> int:
-    """The restarts since `before`; a restart of the whole job, which counts for every type, is added once."""
-    return max(_counted_once(after) - _counted_once(before), 0)
 
 
 def _counted_once(ledger: Ledger) -> int:
@@ -105,7 +97,7 @@ def _count(role: RoleState, restarted: int) -> ReplicaStatus:
 
 
 def _count_field(replica: ReplicaState, restarted: int) -> str:
-    """The field that counts a replica, from its pod or from its stored result; empty if it has neither."""
+    """The field that counts a replica, by its pod or its stored result; empty if it has neither."""
     pod = replica.pod or replica.old
     if replica.final and (pod is None or replica.state is State.SUCCEEDED):
         return "succeeded" if replica.state is State.SUCCEEDED else "failed"
@@ -114,16 +106,3 @@ def _count_field(replica: ReplicaState, restarted: int) -> str:
     if pod.status.phase != "Pending":
         return _PHASES.get(pod.status.phase, "failed")
     return "restarting" if restarted else "scheduled" if pod.spec.node_name else "pending"
-
-
-def _unapplied(old: AITrainingJobStatus, status: Status, now: Time) -> AITrainingJobStatus:
-    """The status after an edit that cannot be applied: as it was, with a condition that has the errors."""
-    message = brief(status.invalid, LONGEST_TEXT)
-    before = next((one for one in old.conditions or () if one.type == UNAPPLIED), None)
-    if before is not None and before.message == message:
-        return old
-    known = [one for one in old.conditions or () if one.type != UNAPPLIED]
-    since = rfc3339(now)
-    new = TrainingJobCondition(UNAPPLIED, TRUE, "TrainingJobInvalid", message, since, since)
-    # It is the first, because the last condition is the phase of the job, which has not changed.
-    return replace(old, conditions=(new, *known))

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire types of an AITrainingJob: every field of `elasticdeeplearning.ai/v1`.
 
-An empty value of a policy means the same as none, as in the original.
+An empty value of a policy means the same as no value, as in the original controller.
 """
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from trainwright.kinds.scalars import Count, Seconds, ShortText, Spec, Timestamp, doc
+from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
-#: How many conditions are kept: the newest ones.
+#: This many of the newest conditions are kept.
 MAX_CONDITIONS = 20
 EndPolicy = Literal["", "Any", "Rank0", "All", "None"]
 RestartPolicy = Literal["", "Never", "OnFailure", "ExitCode", "OnNodeFail", "OnNodeFailWithExitCode", "Always"]
 RestartScope = Literal["", "All", "Replica", "Pod"]
-#: The last two are the names in the original's README.
+#: The last two are the names in the README of the original controller.
 CleanPodPolicy = Literal["", "All", "None", "CleanPodPolicyAll", "CleanPodPolicyNone"]
 EdlPolicy = Literal["", "Auto", "Manual", "Never"]
 
@@ -91,13 +90,9 @@ class AITrainingJobSpec(Spec, frozen=True):
     suspend: Annotated[bool, doc("While true, no pod runs; finished pods run again afterwards.")] = False
 
 
-class TrainingJobCondition(Spec, frozen=True):
+class TrainingJobCondition(Condition, frozen=True):
     """One phase in the history of the job. The last one is the current phase."""
 
-    type: Annotated[str, Meta(max_length=64)]
-    status: Annotated[str, Meta(max_length=16)]
-    reason: Annotated[str, Meta(max_length=256)] = ""
-    message: Annotated[str, Meta(max_length=8192)] = ""
     last_probe_time: Timestamp | UnsetType = UNSET
     last_transition_time: Timestamp | UnsetType = UNSET
 
@@ -114,7 +109,7 @@ class ReplicaStatus(Spec, frozen=True):
 
 
 class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
-    """The status that the controller writes. Two keys begin with a capital letter, as in the original."""
+    """The status that the controller writes. Two keys begin with a capital letter, as in the original controller."""
 
     phase: Annotated[str, Meta(max_length=64)] = ""
     conditions: tuple[TrainingJobCondition, ...] | None = None
@@ -130,11 +125,5 @@ class AITrainingJobStatus(Struct, frozen=True, rename="camel"):
     trainwright: Ledger = Ledger()
 
 
-class AITrainingJob(Struct, frozen=True, rename="camel"):
+class AITrainingJob(Manifest[AITrainingJobSpec, AITrainingJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: AITrainingJobSpec
-    api_version: str = "elasticdeeplearning.ai/v1"
-    kind: str = "AITrainingJob"
-    status: AITrainingJobStatus | None = None

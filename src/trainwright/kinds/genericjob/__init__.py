@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, stored_ledger
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.genericjob import policies
 from trainwright.kinds.genericjob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.genericjob.dialect import GANG, GenericDialect
@@ -33,23 +33,8 @@ def _enabled(mode: Mode | None) -> Mode | None:
 
 def translate(job: GenericJob) -> Job:
     """The job in the internal model."""
-    spec, meta = job.spec, job.metadata
-    dialect = GenericDialect(spec)
-    return Job(
-        key=key_of(meta),
-        uid=meta.uid,
-        kind=GENERICJOB.singular,
-        owner=owner_of(GENERICJOB, meta),
-        generation=meta.generation,
-        roles=policies.roles(spec, meta),
-        success=policies.success(spec),
-        failure=policies.failure(spec),
-        dialect=dialect,
-        lifecycle=policies.lifecycle(spec, meta),
-        gang=GANG if dialect.scheduler is not None else None,
-        ledger=stored_ledger(GENERICJOB, job.status, meta),
-        deleting=meta.deletion_timestamp is not None,
-    )
+    dialect = GenericDialect(job.spec)
+    return translated(GENERICJOB, job, policies, dialect, gang=GANG if dialect.scheduler is not None else None)
 
 
 def adopted_ledger(status: GenericJobStatus, meta: ObjectMeta) -> Ledger:

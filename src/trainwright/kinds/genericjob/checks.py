@@ -2,8 +2,8 @@
 """The checks of a GenericJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
 `decode` checks the shape and `template` the pod templates. The CEL rules let an API server refuse a job where our
-webhook is not installed; a test compares their verdict with `check`. They use only CEL that every server since 1.29
-has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
+webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
+1.29 has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
 10 million; only the rule for ranks comes near.
 """
 
@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from trainwright.kinds.genericjob.environment import Reference, scan, unknown
-from trainwright.kinds.genericjob.policies import RESTART_SCOPE, SCOPES, number
+from trainwright.kinds.genericjob.policies import RESTART_SCOPE, SCOPES
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec, ResumeSpec
-from trainwright.kinds.scalars import LABEL, MAX_REPLICAS, check_replica_names, check_total, under
+from trainwright.kinds.scalars import LABEL, check_replica_names, check_total, under, unknown_role, unusable_count
+from trainwright.kinds.template import entries, pod_spec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
@@ -84,8 +85,7 @@ def _restart(one: ReplicaSpec, path: str) -> Iterator[Problem]:
     if one.restart_policy.policy == "Always" and not one.restart_policy.limit:
         message = "policy Always with limit 0 never restarts anything: give the number of restarts"
         yield Problem(f"{path}.restartPolicy.limit", message, warning=True)
-    spec = one.template.get("spec")
-    given = spec.get("restartPolicy") if isinstance(spec, dict) else None
+    given = pod_spec(one.template).get("restartPolicy")
     if given not in (None, "Never"):
         message = f"{given!r} is ignored: the controller restarts replicas, by restartPolicy of the replica"
         yield Problem(f"{path}.template.spec.restartPolicy", message, warning=True)
@@ -101,20 +101,12 @@ def _rules(path: str, rules: tuple[FinishRule, ...], spec: GenericJobSpec) -> It
     sizes = {one.type: one.replicas for one in spec.replica_specs}
     for position, rule in enumerate(rules):
         for name, ranks in rule.items():
-            where = f"{path}[{position}].{name}"
             if name not in sizes:
-                yield _unknown_type(f"{path}[{position}]", name, sizes)
-            for rank in (
-                ranks if name in sizes and any(sizes.values()) else ()
-            ):  # another message reports a job without replicas
-                if not 0 <= number(rank) < sizes[name]:
+                yield unknown_role(f"{path}[{position}]", name, sizes)
+            elif any(sizes.values()):  # another message reports a job without replicas
+                for rank in (one for one in ranks if not 0 <= int(one) < sizes[name]):
                     message = f"there is no rank {rank}: {name} has {_replicas(sizes[name])}, counted from 0"
-                    yield Problem(where, message)
-
-
-def _unknown_type(path: str, name: str, known: Iterable[str]) -> Problem:
-    listed = ", ".join(known)
-    return Problem(path, f"there is no replica type {name!r}; the job has {listed}", nearest(name, known))
+                    yield Problem(f"{path}[{position}].{name}", message)
 
 
 def _service(spec: GenericJobSpec) -> Iterator[Problem]:
@@ -137,7 +129,7 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
     for path, names in (("spec.runMode.debug.replicaSpecs", debug), ("spec.runMode.pause.resumeSpecs", resume)):
         yield from _unique(path, names, "replica type")
         yield from (
-            _unknown_type(f"{path}[{position}].type", name, known)
+            unknown_role(f"{path}[{position}].type", name, known)
             for position, name in enumerate(names)
             if name not in known
         )
@@ -147,7 +139,7 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
 
 
 def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
-    """The commands and arguments of the run modes, which replace those of the template."""
+    """The commands and arguments of the run modes, which replace the template's."""
     mode = spec.run_mode
     debug = enumerate(mode.debug.replica_specs if mode is not None and mode.debug is not None else ())
     resume = enumerate(mode.pause.resume_specs if mode is not None and mode.pause is not None else ())
@@ -174,12 +166,8 @@ def _texts(body: Body, path: str) -> Iterator[tuple[str, str]]:
 
 def _containers(body: Body, path: str) -> Iterator[tuple[str, Body]]:
     """Every container of a template, with its path."""
-    spec = body.get("spec")
     for group in ("initContainers", "containers"):
-        containers = spec.get(group) if isinstance(spec, dict) else None
-        for position, container in enumerate(containers if isinstance(containers, list) else ()):
-            if isinstance(container, dict):
-                yield f"{path}.spec.{group}[{position}]", container
+        yield from entries(pod_spec(body), group, f"{path}.spec")
 
 
 def _misspelt_references(body: Body, path: str) -> Iterator[Problem]:
@@ -195,9 +183,7 @@ def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str,
     for place, container in _containers(body, path):
         if container.get("envFrom"):
             continue
-        env = container.get("env")
-        entries = env if isinstance(env, list) else ()
-        names = dict.fromkeys(str(entry.get("name")) for entry in entries if isinstance(entry, dict))
+        names = dict.fromkeys(str(entry.get("name")) for _, entry in entries(container, "env", place))
         for where, text in _container_texts(container, place):
             yield from ((where, found) for found in unknown(text, names))
 
@@ -208,10 +194,9 @@ def _container_texts(container: Body, path: str) -> Iterator[tuple[str, str]]:
         for position, text in enumerate(texts if isinstance(texts, list) else ()):
             if isinstance(text, str):
                 yield f"{path}.{key}[{position}]", text
-    env = container.get("env")
-    for position, entry in enumerate(env if isinstance(env, list) else ()):
-        if isinstance(entry, dict) and isinstance(entry.get("value"), str):
-            yield f"{path}.env[{position}].value", entry["value"]
+    for place, entry in entries(container, "env", path):
+        if isinstance(entry.get("value"), str):
+            yield f"{place}.value", entry["value"]
 
 
 def _replicas(count: int) -> str:
@@ -223,7 +208,7 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
     if ref.asks in ("host", "port") and spec.service is None:
         return Problem(path, f"{ref.text} needs spec.service, which is not set: no replica is exposed")
     if ref.asks in ("host", "count") and ref.name not in sizes:
-        return _unknown_type(path, ref.name, sizes)
+        return unknown_role(path, ref.name, sizes)
     if ref.asks == "host" and ref.rank >= sizes[ref.name] and any(sizes.values()):
         return Problem(path, f"{ref.text}: {ref.name} has {_replicas(sizes[ref.name])}, counted from 0")
     if ref.asks == "port" and spec.service is not None:
@@ -278,10 +263,10 @@ def _types(path: str) -> CelRule:
 
 
 def _ranks(path: str) -> CelRule:
-    """CEL: ranks are below the replicas of their type; the schema refuses negative ones.
+    """CEL: ranks are below the number of replicas of their type; the schema refuses negative ranks.
 
     The list of one element binds `n` outside the loop over the ranks, which lowers the estimated cost. Any rank is
-    allowed for an unknown type: another rule refuses that.
+    allowed for an unknown type: another rule refuses the type.
     """
     count = "(self.replicaSpecs.map(s, s.type == t, s.replicas) + [100000])[0]"
     rule = _every(path, "r", f"r.all(t, [{count}].all(n, r[t].all(i, int(i) < n)))")
@@ -341,11 +326,7 @@ def scale(document: Body, role: str, replicas: int) -> Body | Problem:
     specs = document["spec"]["replicaSpecs"]
     names = [one["type"] for one in specs]
     if role not in names:
-        listed = ", ".join(names)
-        return Problem(
-            "spec.replicaSpecs", f"there is no replica type {role!r}; the job has {listed}", nearest(role, names)
-        )
-    path = f"spec.replicaSpecs[{names.index(role)}].replicas"
-    if not 0 <= replicas <= MAX_REPLICAS:
-        return Problem(path, f"expected a whole number from 0 to {MAX_REPLICAS}, found the number {replicas}")
-    return {"spec": {"replicaSpecs": [one | {"replicas": replicas} if one["type"] == role else one for one in specs]}}
+        return unknown_role("spec.replicaSpecs", role, names)
+    problem = unusable_count(f"spec.replicaSpecs[{names.index(role)}].replicas", replicas)
+    changed = [one | {"replicas": replicas} if one["type"] == role else one for one in specs]
+    return problem or {"spec": {"replicaSpecs": changed}}

@@ -1,51 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The six conditions of a GenericJob, with the published reasons and messages.
 
-Their order is fixed. The transition time of a condition changes only when its status changes. `Completed` means that
-the job has ended, with success or failure: the original writes it so, although one line of its manual disagrees.
+The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
+`Completed` means that the job has ended, with success or failure, as in the original controller; its manual disagrees.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from trainwright.kinds.genericjob.wire import GenericJobStatus, JobCondition
+from trainwright.kinds.rendering import NewCondition, in_order, replica_error
 from trainwright.model.cause import Cause, CauseKind, brief
-from trainwright.model.job import Body, Job
+from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
 from trainwright.model.plan import ReplicaState, State, Status
 from trainwright.model.rule import Result
-from trainwright.model.units import Time, rfc3339
+from trainwright.model.units import Time
 
 NORMAL = "All pods are running normally."
+_WAITING = NewCondition("Running", False, "Pending", "The job is waiting for its replicas to run.")
+#: The condition Running of an unfinished job.
+_RUNNING = {
+    Phase.RUNNING: NewCondition("Running", True, "-", NORMAL),
+    Phase.RESTARTING: NewCondition("Running", True, "-", "Some pods are being restarted."),
+    Phase.RESUMING: NewCondition("Running", False, "Resuming", "The job is being resumed."),
+    Phase.SUSPENDED: NewCondition("Running", False, "Paused", "The job is paused."),
+}
 ORDER = ("Initialized", "Running", "Failed", "Completed", "ReplicaFailure", "Paused")
 
 
-class NewCondition(NamedTuple):
-    """One condition, without its transition time."""
-
-    type: str
-    status: bool
-    reason: str
-    message: str
-
-
-def conditions(old: GenericJobStatus | None, job: Job, status: Status, now: Time) -> list[Body]:
+def conditions(old: GenericJobStatus | None, job: Job, status: Status, now: Time) -> tuple[JobCondition, ...]:
     """The conditions after this pass; `old` is the stored status."""
     known = {condition.type: condition for condition in (old.conditions if old is not None else None) or ()}
-    new = {one.type: one for one in _current(job, status, known)}
-    return [_body(new[name], known.get(name), now) for name in ORDER if name in new]
-
-
-def _body(new: NewCondition, before: JobCondition | None, now: Time) -> Body:
-    truth = "True" if new.status else "False"
-    since = before.last_transition_time if before is not None and before.status == truth else ""
-    return {
-        "type": new.type,
-        "status": truth,
-        "reason": new.reason,
-        "message": new.message,
-        "lastTransitionTime": since or rfc3339(now),
-    }
+    return in_order(ORDER, JobCondition, _current(job, status, known), known, now)
 
 
 def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
@@ -53,10 +39,8 @@ def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterat
     yield _initialized(status, known)
     if ledger.outcome is not None:
         yield from _ended(ledger.outcome)
-    elif ledger.phase is Phase.SUSPENDED:
-        yield NewCondition("Running", False, "Paused", "The job is paused.")
     else:
-        yield _running(status)
+        yield _RUNNING.get(ledger.phase, _WAITING)
     yield _replica_failure(job, status, known)
     if ledger.phase is Phase.SUSPENDED:
         yield NewCondition("Paused", True, "Paused", "The job is paused.")
@@ -71,25 +55,14 @@ def _initialized(status: Status, known: dict[str, JobCondition]) -> NewCondition
     """
     before = known.get("Initialized")
     epochs = {role_ledger.name: role_ledger.epoch for role_ledger in status.ledger.roles}
-    created = all(
+    created = (
         replica.pod is not None or replica.final or replica.attempt > epochs.get(role.name, 0)
         for role in status.roles
         for replica in role.replicas
     )
-    if (before is not None and before.status == "True") or (created and status.roles):
+    if (before is not None and before.status == "True") or (status.roles and all(created)):
         return NewCondition("Initialized", True, "-", "The job has been initialized successfully.")
     return NewCondition("Initialized", False, "Pending", "The job is being initialized.")
-
-
-def _running(status: Status) -> NewCondition:
-    phase = status.ledger.phase
-    if phase is Phase.RUNNING:
-        return NewCondition("Running", True, "-", NORMAL)
-    if phase is Phase.RESTARTING:
-        return NewCondition("Running", True, "-", "Some pods are being restarted.")
-    if phase is Phase.RESUMING:
-        return NewCondition("Running", False, "Resuming", "The job is being resumed.")
-    return NewCondition("Running", False, "Pending", "The job is waiting for its replicas to run.")
 
 
 def _ended(outcome: Outcome) -> Iterator[NewCondition]:
@@ -102,7 +75,7 @@ def _ended(outcome: Outcome) -> Iterator[NewCondition]:
 
 
 def _failure_text(outcome: Outcome) -> str:
-    """The published text names the rule; if the user wrote none, the rule is written for the failed replica."""
+    """The published text names the rule; without a rule of the user, it names a rule for the failed replica."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
         default = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""
@@ -134,23 +107,16 @@ def _error_text(job: Job, status: Status) -> str:
     for role in status.roles:
         for replica in role.replicas:
             if (cause := _error(replica, latest.get((role.name, replica.index)))) is not None:
-                return brief(
-                    f"Pod[{job.key.replica_name(role.name, replica.index)}] {_cause_text(cause)}", LONGEST_TEXT
-                )
+                name = job.key.replica_name(role.name, replica.index)
+                return brief(f"Pod[{name}] {_cause_text(cause)}", LONGEST_TEXT)
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
     return brief(refused[0], LONGEST_TEXT) if refused else ""
 
 
 def _error(replica: ReplicaState, latest: Cause | None) -> Cause | None:
     """Why a replica failed, cannot start or is being restarted; None if it has no error."""
-    cause = replica.cause
-    if (
-        replica.state in (State.FAILED, State.LOST, State.STARTING)
-        and cause is not None
-        and cause.why is not CauseKind.COMPLETED
-    ):
-        return cause
-    return latest if replica.state in (State.FAILED, State.WAITING, State.STARTING) else None
+    restarts = replica.state in (State.FAILED, State.WAITING, State.STARTING)
+    return replica_error(replica) or (latest if restarts else None)
 
 
 def _cause_text(cause: Cause) -> str:

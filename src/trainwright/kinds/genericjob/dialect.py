@@ -4,10 +4,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.genericjob.environment import ReplicaVariables, fill, variables
+from trainwright.kinds.genericjob.environment import fill_container, variables
 from trainwright.kinds.genericjob.wire import GenericJobSpec, ReplicaDebugSet, ResumeSpec, T9kScheduler
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
@@ -30,7 +31,7 @@ class GenericDialect(Struct, frozen=True):
         return self.spec.scheduler.t9k_scheduler if self.spec.scheduler is not None else None
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the run mode applied, the variables filled in, and the original's labels."""
+        """The template in its run mode, with the variables filled in and the labels of the original controller."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
         # Only the controller restarts replicas: a restart by the kubelet would hide the failure from the rules.
@@ -39,7 +40,7 @@ class GenericDialect(Struct, frozen=True):
         values = variables(job, self.spec, replica, site)
         for group in ("initContainers", "containers"):
             if spec.get(group):
-                spec[group] = [_filled(container, values) for container in spec[group]]
+                spec[group] = [fill_container(container, values) for container in spec[group]]
         labels = dict(given.get("labels") or {}) | self.labels(job, replica.name)
         if self.scheduler is not None and GANG.api in site.gangs:
             spec["schedulerName"] = gangs.T9K.scheduler
@@ -48,7 +49,7 @@ class GenericDialect(Struct, frozen=True):
         return {"metadata": {**given, "labels": labels}, "spec": spec}
 
     def labels(self, job: Job, name: str) -> dict[str, str]:
-        """The labels that the original puts on every pod."""
+        """The labels that the original controller puts on every pod."""
         return {
             "genericjob": job.key.name,
             "genericjob-replica": name,
@@ -58,13 +59,14 @@ class GenericDialect(Struct, frozen=True):
         }
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The user's ports; the selector has only the original's labels."""
+        """The user's ports; the selector has only labels of the original controller."""
         names = {"genericjob": job.key.name, "genericjob-replica": replica.name}
         ports = self.spec.service.ports if self.spec.service is not None else ()
-        spec: Body = {"selector": names}
-        if ports:
-            spec["ports"] = [_port(port) for port in ports]
-        return {"metadata": {"labels": names}, "spec": spec}
+        exposed = [
+            {key: text for key, text in msgspec.to_builtins(port, order="sorted").items() if text != ""}
+            for port in ports
+        ]
+        return {"metadata": {"labels": names}, "spec": {"selector": names} | ({"ports": exposed} if exposed else {})}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - pods do not matter
         """The pod group of an unfinished job that asks for the T9k scheduler, if the cluster has it."""
@@ -112,30 +114,3 @@ def _resume(spec: Body, settings: ResumeSpec | None) -> None:
     spec["containers"] = [first | {key: value for key, value in given.items() if value}, *rest]
     if settings.skip_init_container:
         spec.pop("initContainers", None)
-
-
-def _filled(container: Body, values: ReplicaVariables) -> Body:
-    """The container with its variables filled in; not copied if it has none."""
-    changed: Body = {}
-    for key in ("command", "args"):
-        texts = container.get(key)
-        if texts and any("$(" in text for text in texts):
-            changed[key] = [fill(text, values) for text in texts]
-    env = container.get("env")
-    if env and any("$(" in (entry.get("value") or "") for entry in env):
-        changed["env"] = [
-            entry | {"value": fill(entry["value"], values)} if entry.get("value") else entry for entry in env
-        ]
-    return container | changed if changed else container
-
-
-def _port(port: Any) -> Body:
-    given: Body = {
-        "name": port.name,
-        "port": port.port,
-        "protocol": port.protocol,
-        "appProtocol": port.app_protocol,
-        "targetPort": port.target_port,
-        "nodePort": port.node_port,
-    }
-    return {key: value for key, value in given.items() if isinstance(value, int | str) and value != ""}

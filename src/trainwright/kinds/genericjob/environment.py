@@ -12,7 +12,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from trainwright.kinds.genericjob.wire import GenericJobSpec
-from trainwright.model.job import Job, Replica
+from trainwright.model.job import Body, Job, Replica
 from trainwright.model.site import Site
 
 _VARIABLE = re.compile(
@@ -49,10 +49,25 @@ def variables(job: Job, spec: GenericJobSpec, replica: Replica, site: Site) -> R
     return ReplicaVariables(
         type=replica.role.name,
         rank=replica.index,
-        counts={role.name: role.replicas for role in job.roles},
+        counts=job.sizes,
         ports={port.name: port.port for port in spec.service.ports} if spec.service is not None else {},
         host=host if spec.service is not None else None,
     )
+
+
+def fill_container(container: Body, values: ReplicaVariables) -> Body:
+    """The container with its variables filled in; not copied if it has none."""
+    changed: Body = {}
+    for key in ("command", "args"):
+        texts = container.get(key)
+        if texts and any("$(" in text for text in texts):
+            changed[key] = [fill(text, values) for text in texts]
+    env = container.get("env")
+    if env and any("$(" in (entry.get("value") or "") for entry in env):
+        changed["env"] = [
+            entry | {"value": fill(entry["value"], values)} if entry.get("value") else entry for entry in env
+        ]
+    return container | changed if changed else container
 
 
 def fill(text: str, values: ReplicaVariables) -> str:

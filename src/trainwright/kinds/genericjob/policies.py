@@ -1,44 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """GenericJob's policies in the internal model: finish rules, restart policies, pause and clean-up."""
 
-from collections.abc import Mapping
-
 import msgspec
 
-from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, Rank, RestartPolicy
+from trainwright.kinds.genericjob.wire import FinishRule, GenericJobSpec, RestartPolicy
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import CleanPods, CleanUp, Lifecycle, Restart, RestartScope, Role
 from trainwright.model.meta import PREFIX, ObjectMeta
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 
-#: Causes outside the replica: it is restarted under every policy, and the restart does not count against the limit.
+#: Causes outside the replica: the replica is restarted under every policy, and no limit counts the restart.
 DISRUPTIONS = frozenset({CauseKind.DISRUPTED, CauseKind.NODE_LOST})
-#: Our own annotation. `Job`: the replicas depend on each other, so a restart of one restarts all.
+#: Our own annotation. `Job`: the replicas depend on each other, so a restart of one replica restarts all.
 RESTART_SCOPE = f"{PREFIX}/restart-scope"
 SCOPES = ("Job", "Replica")
 FAILURES = frozenset({CauseKind.EXIT, CauseKind.EVICTED, CauseKind.REJECTED})
 
 
 def success(spec: GenericJobSpec) -> Rule:
-    """The user's rules; without any, every replica of every type must succeed."""
+    """The user's rules; without rules, every replica of every type must succeed."""
     if spec.success_rules:
         return _any_of(spec.success_rules, Result.SUCCEEDED)
     return AllOf(tuple(Atom(one.type, Which.EVERY, Result.SUCCEEDED) for one in spec.replica_specs if one.replicas))
 
 
 def failure(spec: GenericJobSpec) -> Rule:
-    """The user's rules; without any, one replica that fails and is not restarted is enough."""
+    """The user's rules; without rules, one replica that fails and is not restarted is enough."""
     if spec.failure_rules:
         return _any_of(spec.failure_rules, Result.FAILED)
     return AnyOf(tuple(Atom(one.type, Which.SOME, Result.FAILED) for one in spec.replica_specs if one.replicas))
 
 
 def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
-    """One rule is enough; within a rule, all the replicas that it names. Messages print a rule as compact JSON."""
+    """One rule is enough; within a rule, all the replicas that it names. Messages print a rule as compact JSON.
+
+    Users write a rank as `0` or `"0"`.
+    """
     return AnyOf(
         tuple(
             AllOf(
-                tuple(Atom(name, tuple(sorted({number(r) for r in ranks})), result) for name, ranks in rule.items()),
+                tuple(Atom(name, tuple(sorted({int(rank) for rank in ranks})), result) for name, ranks in rule.items()),
                 msgspec.json.encode(rule).decode(),
             )
             for rule in rules
@@ -46,22 +47,14 @@ def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
     )
 
 
-def number(rank: Rank) -> int:
-    """A rank as a number; users write `0` or `"0"`."""
-    return int(rank)
-
-
 def roles(spec: GenericJobSpec, meta: ObjectMeta) -> tuple[Role, ...]:
     """The replica types, in document order."""
-    scope, service = _restart_scope(meta.annotations), spec.service is not None
+    together = (meta.annotations or {}).get(RESTART_SCOPE) == "Job"
+    scope, service = RestartScope.JOB if together else RestartScope.POD, spec.service is not None
     return tuple(
         Role(one.type, one.replicas, one.template, _restart(one.restart_policy, scope), service=service)
         for one in spec.replica_specs
     )
-
-
-def _restart_scope(annotations: Mapping[str, str] | None) -> RestartScope:
-    return RestartScope.JOB if (annotations or {}).get(RESTART_SCOPE) == "Job" else RestartScope.POD
 
 
 def _restart(policy: RestartPolicy, scope: RestartScope) -> Restart:

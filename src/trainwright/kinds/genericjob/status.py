@@ -6,12 +6,13 @@ server stores; the counts are always exact.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from trainwright.kinds.genericjob.conditions import conditions
-from trainwright.kinds.genericjob.wire import Aggregate, GenericJobStatus, ReplicaStatus
+from trainwright.kinds.genericjob.wire import Aggregate, GenericJobStatus, ReplicaStatus, Task
+from trainwright.kinds.rendering import status_body
 from trainwright.model.child import ContainerStatus, Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger, Phase, Reason, RoleLedger
@@ -28,12 +29,12 @@ PHASES = {
     Phase.SUCCEEDED: "Succeeded",
     Phase.FAILED: "Failed",
 }
-#: How many replicas, and how many of their containers in total, the status lists.
+#: Maximum number of replicas, and of their containers in total, that the status lists.
 MAX_LISTED_REPLICAS = 256
 MAX_LISTED_CONTAINERS = 256
-#: Which replicas of a large job are listed: those in the first of these phases first.
+#: Which replicas of a large job are listed: replicas in the phase with the lowest number first.
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
-
+_ENDED = {"state": "Terminated"}
 #: A replica, and its phase.
 Row = tuple[ReplicaState, str]
 
@@ -41,29 +42,21 @@ Row = tuple[ReplicaState, str]
 def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time) -> Body:
     """The whole `status`."""
     outcome = status.ledger.outcome
-    if job.unreadable or (
-        job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID)
-    ):
-        return _unapplied(before or GenericJobStatus(), job, status, now)
+    unapplied = job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID)
+    if job.unreadable or unapplied:
+        # An edit cannot be applied: the status as it was, with a condition that has the errors.
+        old = before or GenericJobStatus()
+        return status_body(replace(old, conditions=conditions(old, job, status, now)), job)
     rows = {role.name: [(one, replica_phase(one, status.ledger)) for one in role.replicas] for role in status.roles}
     counts = Counter(phase.lower() for group in rows.values() for _, phase in group)
     aggregate = Aggregate(**counts)
     return {
         "phase": _phase(status, aggregate),
-        "conditions": conditions(before, job, status, now),
+        "conditions": msgspec.to_builtins([*conditions(before, job, status, now)]),
         "tasks": _tasks(before, job, status, rows),
         "aggregate": msgspec.to_builtins(aggregate),
         "trainwright": msgspec.to_builtins(status.ledger),
     }
-
-
-def _unapplied(before: GenericJobStatus, job: Job, status: Status, now: Time) -> Body:
-    """The status after an edit that cannot be applied: as it was, with a condition that has the errors."""
-    body: Body = msgspec.to_builtins(before)
-    if job.unreadable:
-        # A ledger that we cannot read must not be overwritten.
-        body.pop("trainwright", None)
-    return body | {"conditions": conditions(before, job, status, now)}
 
 
 def _phase(status: Status, aggregate: Aggregate) -> str:
@@ -74,7 +67,7 @@ def _phase(status: Status, aggregate: Aggregate) -> str:
 
 
 def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
-    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no other follows."""
+    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no new pod follows."""
     pod = shown_pod(replica, ledger)
     if pod is None:
         over = replica.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED
@@ -86,7 +79,7 @@ def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
 
 
 def shown_pod(replica: ReplicaState, ledger: Ledger) -> Pod | None:
-    """The replica's pod; after the end of the job also one that should have been replaced."""
+    """The replica's pod; after the end of the job also a pod that should have been replaced."""
     return replica.pod or (replica.old if ledger.outcome is not None else None)
 
 
@@ -113,7 +106,7 @@ def _tasks(stored: GenericJobStatus | None, job: Job, status: Status, rows: dict
 
 
 def _listed(rows: dict[str, list[Row]]) -> set[tuple[str, int]]:
-    """Which replicas are listed: all, or the most urgent ones of a large job, and among these the lowest ranks."""
+    """Which replicas are listed: all, or for a large job the most urgent replicas, and among these the lowest ranks."""
     every = [(name, replica.index, phase) for name, group in rows.items() for replica, phase in group]
     if len(every) > MAX_LISTED_REPLICAS:
         every = sorted(every, key=lambda row: (_URGENCY[row[2]], row[1]))[:MAX_LISTED_REPLICAS]
@@ -121,7 +114,7 @@ def _listed(rows: dict[str, list[Row]]) -> set[tuple[str, int]]:
 
 
 def _restarts(job: Job, role: RoleState, ledger: RoleLedger | None) -> int:
-    """The number of restarts that count against the limit; those after disruptions are in `status.trainwright`."""
+    """The number of restarts that count against the limit; `status.trainwright` also has restarts after disruptions."""
     free = next((one.restart.uncounted for one in job.roles if one.name == role.name), frozenset())
     return ledger.made(free) if ledger is not None else 0
 
@@ -129,11 +122,8 @@ def _restarts(job: Job, role: RoleState, ledger: RoleLedger | None) -> int:
 def _before(stored: GenericJobStatus | None, role: str) -> dict[str, ReplicaStatus]:
     """The stored status of the role's replicas, by pod name; an old status calls the list `status`."""
     tasks = (stored.tasks if stored is not None else None) or ()
-    found: Iterable[ReplicaStatus] = ()
-    for task in tasks:
-        if task.type == role:
-            found = task.replicas or task.status or ()
-    return {replica.name: replica for replica in found}
+    found = next((task for task in reversed(tasks) if task.type == role), Task())
+    return {replica.name: replica for replica in found.replicas or found.status or ()}
 
 
 def _replica(name: str, pod: Pod | None, phase: str, before: dict[str, ReplicaStatus]) -> Body:
@@ -143,13 +133,8 @@ def _replica(name: str, pod: Pod | None, phase: str, before: dict[str, ReplicaSt
     if phase == "Deleted" and name in before:
         # The pod is gone, but users still want to see how it ended.
         body: Body = msgspec.to_builtins(before[name])
-        return body | {"phase": phase, "containers": [_terminated(one) for one in body.get("containers") or ()]}
+        return body | {"phase": phase, "containers": [one | _ENDED for one in body.get("containers") or ()]}
     return {"name": name, "phase": phase, "containers": []}
-
-
-def _terminated(container: Body) -> Body:
-    """The stored status of a container whose pod is gone: it does not run any more."""
-    return container if container.get("state") == "Terminated" else container | {"state": "Terminated"}
 
 
 def _container(container: ContainerStatus) -> Body:
@@ -157,5 +142,5 @@ def _container(container: ContainerStatus) -> Body:
     if state is None or state.waiting is not None:
         return {"name": container.name, "state": "Waiting"}
     if state.terminated is not None:
-        return {"name": container.name, "state": "Terminated", "exitCode": state.terminated.exit_code}
+        return {"name": container.name, **_ENDED, "exitCode": state.terminated.exit_code}
     return {"name": container.name, "state": "Running"}

@@ -7,11 +7,10 @@ plain dict.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, field
 
-from trainwright.kinds.scalars import MAX_REPLICAS, Spec
+from trainwright.kinds.scalars import MAX_REPLICAS, Manifest, Spec
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
 Policy = Annotated[
     Literal["Always", "OnFailure", "Never"],
@@ -34,7 +33,7 @@ TypeName = Annotated[
 Words = Annotated[tuple[Annotated[str, Meta(max_length=8192)], ...], Meta(max_length=128)]
 Rank = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(max_length=5, pattern=r"^[0-9]+\Z")]
 # An API server multiplies rules x types x ranks to estimate the cost of checking them, and refuses the CRD if the cost
-# is too high: 128 x 8 x 1024 is within its budget. One of the three can grow only if another shrinks.
+# is too high: 128 x 8 x 1024 is within its budget. One of the three limits can grow only if another shrinks.
 Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1, max_length=1024)]
 FinishRule = Annotated[
     dict[str, Ranks],
@@ -220,11 +219,5 @@ class GenericJobStatus(Spec, frozen=True):
     trainwright: Ledger = Ledger()
 
 
-class GenericJob(Struct, frozen=True, rename="camel"):
+class GenericJob(Manifest[GenericJobSpec, GenericJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: GenericJobSpec
-    api_version: str = "batch.tensorstack.dev/v1beta1"
-    kind: str = "GenericJob"
-    status: GenericJobStatus | None = None

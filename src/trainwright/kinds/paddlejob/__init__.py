@@ -2,7 +2,7 @@
 """PaddleJob, `batch.paddlepaddle.org/v1`, as a `Kind`."""
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, finalizers_of, key_of, owner_of, stored_ledger
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.paddlejob import policies
 from trainwright.kinds.paddlejob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.paddlejob.conditions import event
@@ -23,25 +23,8 @@ def default(job: PaddleJob) -> PaddleJob:
 
 def translate(job: PaddleJob) -> Job:
     """The job in the internal model."""
-    spec, meta = job.spec, job.metadata
-    dialect = PaddleDialect(spec)
-    return Job(
-        key=key_of(meta),
-        uid=meta.uid,
-        kind=PADDLEJOB.singular,
-        owner=owner_of(PADDLEJOB, meta),
-        generation=meta.generation,
-        roles=policies.roles(spec, meta),
-        success=policies.success(spec),
-        failure=policies.failure(spec),
-        dialect=dialect,
-        lifecycle=policies.lifecycle(spec, meta),
-        gang=dialect.gang,
-        ledger=stored_ledger(PADDLEJOB, job.status, meta),
-        deleting=meta.deletion_timestamp is not None,
-        finalizers=finalizers_of(PADDLEJOB, meta),
-        remarks=_remarks(dialect),
-    )
+    dialect = PaddleDialect(job.spec)
+    return translated(PADDLEJOB, job, policies, dialect, gang=dialect.gang, remarks=_remarks(dialect))
 
 
 def _remarks(dialect: PaddleDialect) -> tuple[tuple[str, str], ...]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a PaddleJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-The original checked nothing, and manifests with unknown values exist: those run as they did there, with a warning.
+The original controller checked nothing, and manifests with unknown values exist: they run as before, with a warning.
 Only jobs that cannot work are refused. The CEL rules let an API server refuse a job where our webhook is not
 installed; a test compares their verdict with `check`. They cannot check pod templates, which the schema leaves open.
 """
@@ -28,7 +28,17 @@ from trainwright.kinds.paddlejob.wire import (
     main_of,
     role_specs,
 )
-from trainwright.kinds.scalars import MAX_NAME_LENGTH, MAX_REPLICAS, check_name, check_replica_names, check_total, item
+from trainwright.kinds.scalars import (
+    MAX_NAME_LENGTH,
+    MAX_REPLICAS,
+    check_gang,
+    check_name,
+    check_replica_names,
+    check_total,
+    unknown_role,
+    unusable_count,
+)
+from trainwright.kinds.template import Place, check_image, check_written, entries, pod_spec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest, shown
 
@@ -61,11 +71,8 @@ SHARED = (
 
 def _template(body: Body, path: str, *, host_network: bool) -> Iterator[Problem]:
     """The template may have any shape; `template` reports a wrong shape."""
-    found = body.get("spec")
-    spec = found if isinstance(found, dict) else {}
-    listed = spec.get("containers")
-    containers = [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
-    yield from _containers(containers, f"{path}.spec.containers")
+    spec = pod_spec(body)
+    yield from _containers([*entries(spec, "containers", f"{path}.spec")], f"{path}.spec.containers")
     yield from _restart_policy(spec.get("restartPolicy"), f"{path}.spec.restartPolicy")
     if spec.get("restartPolicy") == "Always":
         message = "Always restarts containers also after success, so the job never succeeds"
@@ -83,31 +90,23 @@ def _restart_policy(given: Any, path: str) -> Iterator[Problem]:
         yield Problem(path, f"expected one of {', '.join(known)}, found {shown(given)}", near)
 
 
-def _containers(containers: list[Body], path: str) -> Iterator[Problem]:
-    names = [str(one.get("name")) for one in containers]
+def _containers(containers: list[Place], path: str) -> Iterator[Problem]:
+    names = [str(one.get("name")) for _, one in containers]
     if len(containers) > 1 and CONTAINER not in names:
         message = f"no container is called {CONTAINER!r}, so the first one, {names[0]!r}, gets the peers' addresses"
         yield Problem(path, message, CONTAINER if nearest(CONTAINER, names) else "", warning=True)
-    for place, one in enumerate(containers):
-        if not one.get("image"):
-            yield Problem(f"{item(path, place)}.image", "missing; expected the name of an image")
+    for place, one in containers:
+        yield from check_image(one, place)
     if containers:
-        main = main_of(containers)
-        yield from _environment(containers[main].get("env"), f"{item(path, main)}.env")
+        place, main = containers[main_of([one for _, one in containers])]
+        yield from check_written(main, place, WRITTEN)
+        for where, entry in entries(main, "env", place):
+            if (name := entry.get("name")) in SHARED:
+                message = f"{name} overrides the value in the job's ConfigMap, which the other pods use"
+                yield Problem(where, message, warning=True)
 
 
-def _environment(env: Any, path: str) -> Iterator[Problem]:
-    for place, entry in enumerate(env if isinstance(env, list) else ()):
-        name = entry.get("name") if isinstance(entry, dict) else None
-        if name in WRITTEN:
-            message = f"{name} is written by the controller, whose value comes after this one and wins"
-            yield Problem(item(path, place), message, warning=True)
-        elif name in SHARED:
-            message = f"{name} overrides the value in the job's ConfigMap, which the other pods use"
-            yield Problem(item(path, place), message, warning=True)
-
-
-#: Bytes of one list of endpoints; Linux allows 131,072 for a variable together with its name.
+#: Largest list of endpoints in bytes; Linux allows 131,072 for a variable together with its name.
 _MAX_LIST_BYTES = 131_000
 
 
@@ -127,20 +126,18 @@ def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
         for name in ROLES
         if (name in role_specs(before)) != (name in role_specs(after))
     ]
-    # Running pods have received these two in their environment.
-    for name, old, new in (
-        ("intranet", before.intranet, after.intranet),
-        ("withGloo", before.with_gloo, after.with_gloo),
-    ):
-        if old != new:
-            problems.append(Problem(f"spec.{name}", "cannot be changed after the job was created"))
+    # Running pods have received these two values in their environment.
+    if before.intranet != after.intranet:
+        problems.append(Problem("spec.intranet", "cannot be changed after the job was created"))
+    if before.with_gloo != after.with_gloo:
+        problems.append(Problem("spec.withGloo", "cannot be changed after the job was created"))
     if (before.elastic is UNSET) != (after.elastic is UNSET):
         problems.append(Problem("spec.elastic", "cannot be added or removed after the job was created"))
     return tuple(problems)
 
 
 def _unknown_values(spec: PaddleJobSpec) -> Iterator[Problem]:
-    """Unknown values have the same effect as in the original."""
+    """Warn about unknown values. They have the same effect as in the original controller."""
     policy = spec.clean_pod_policy
     if policy not in ("", *CLEAN):
         message = f"{policy!r} is not known and means the same as Never; expected {', '.join(CLEAN)}"
@@ -160,8 +157,7 @@ def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
         yield Problem("spec.worker", "missing; a job needs at least one worker")
     elif not spec.worker.replicas:
         yield Problem("spec.worker.replicas", "a job needs at least one worker; found 0")
-    total = sum(one.replicas for one in role_specs(spec).values())
-    yield from check_total(total, "spec")
+    yield from check_total(sum(one.replicas for one in role_specs(spec).values()), "spec")
 
 
 def _variable_sizes(job: PaddleJob) -> Iterator[Problem]:
@@ -216,11 +212,10 @@ def _elastic(spec: PaddleJobSpec) -> Iterator[Problem]:
 
 
 def _scheduling(spec: PaddleJobSpec) -> Iterator[Problem]:
-    policy, total = spec.scheduling_policy, sum(one.replicas for one in role_specs(spec).values())
     complete = spec.worker is not None and spec.worker.replicas  # a job without workers has its own error
-    if complete and policy is not None and policy.min_available is not UNSET and policy.min_available > total:
-        message = f"{policy.min_available} is more than the job's {total} replica{'s' * (total != 1)}"
-        yield Problem("spec.schedulingPolicy.minAvailable", f"{message}: the group is never admitted", warning=True)
+    if complete and spec.scheduling_policy is not None:
+        total = sum(one.replicas for one in role_specs(spec).values())
+        yield from check_gang(spec.scheduling_policy.min_available, total, "spec.schedulingPolicy.minAvailable")
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
     if by_workers and PS not in role_specs(spec) and len(role_specs(spec)) == 1:
         yield Problem("spec.runPolicy.successPolicy", "has no effect: the job has only workers", warning=True)
@@ -270,9 +265,6 @@ def scale(document: Body, role: str, replicas: int) -> Body | Problem:
     known = [name for name in ROLES if document["spec"].get(name)]
     name = role.lower()
     if name not in known:
-        return Problem("spec", f"there is no role {role!r}; the job has {', '.join(known)}", nearest(role, known))
-    least = 1 if name == WORKER else 0
-    if not least <= replicas <= MAX_REPLICAS:
-        message = f"expected a whole number from {least} to {MAX_REPLICAS}, found the number {replicas}"
-        return Problem(f"spec.{name}.replicas", message)
-    return {"spec": {name: {"replicas": replicas}}}
+        return unknown_role("spec", role, known, "role")
+    problem = unusable_count(f"spec.{name}.replicas", replicas, least=1 if name == WORKER else 0)
+    return problem or {"spec": {name: {"replicas": replicas}}}

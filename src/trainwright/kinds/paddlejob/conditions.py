@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of a PaddleJob. The original has events, but no conditions.
+"""The conditions and events of a PaddleJob. The original controller has events, but no conditions.
 
 The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from trainwright.kinds.paddlejob.dialect import CONTROLLER
 from trainwright.kinds.paddlejob.wire import SERVICE, WORKER, JobCondition, PaddleJobStatus, intranet, is_elastic, mode
-from trainwright.model.cause import Cause, CauseKind, brief
+from trainwright.kinds.rendering import NewCondition, dated, in_order, replica_error
+from trainwright.model.cause import CauseKind, brief
 from trainwright.model.event import ChildEvent, Emit, EventReason, JobEnded, JobEvent, JobStep, Resized, default_emit
 from trainwright.model.job import Job
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason
-from trainwright.model.plan import ReplicaState, State, Status
+from trainwright.model.plan import Status
 from trainwright.model.rule import Result
-from trainwright.model.units import Time, rfc3339
+from trainwright.model.units import Time
 
 #: The reason of the condition for a failed job.
 REASONS = {
@@ -44,7 +43,7 @@ def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's source, and with its reason and text if the original has that event."""
+    """An event with the original controller's source, and with its reason and text if it has that event."""
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
@@ -64,7 +63,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
 
 
 def _shared_address_text(job: Job, status: Status) -> str:
-    """A warning if workers share an address: Paddle's launcher counts them as one and trains with fewer workers."""
+    """A warning if workers share an address: Paddle's launcher would count them as one worker."""
     spec = getattr(job.dialect, "spec", None)
     if spec is None or mode(spec) != "Collective" or intranet(spec) == SERVICE or is_elastic(spec):
         return ""
@@ -94,65 +93,48 @@ _LIVE = {
 _WAITING = (False, "Pending", "Not all pods are running yet.")
 
 
-class PaddleCondition(NamedTuple):
-    """One condition, without its transition time."""
-
-    type: str
-    status: bool
-    reason: str
-    message: str
-
-
 def conditions(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> tuple[JobCondition, ...]:
     """The conditions after this pass; `old` is the stored status."""
     known = {condition.type: condition for condition in old.conditions or ()}
-    new = {one.type: one for one in _current(job, status, known)}
-    return tuple(_dated(new[name], known.get(name), now) for name in ORDER if name in new)
+    return in_order(ORDER, JobCondition, _current(job, status, known), known, now)
 
 
 def unapplied(old: PaddleJobStatus, status: Status, now: Time) -> tuple[JobCondition, ...]:
-    """The stored conditions, and one that an edit cannot be applied."""
+    """The stored conditions, and a condition that an edit cannot be applied."""
     known = {condition.type: condition for condition in old.conditions or ()}
-    new = PaddleCondition(REPLICA_FAILURE, True, "Invalid", brief(status.invalid, LONGEST_TEXT))
+    new = NewCondition(REPLICA_FAILURE, True, "Invalid", brief(status.invalid, LONGEST_TEXT))
     kept = (one for name, one in known.items() if name != REPLICA_FAILURE)
-    return (*kept, _dated(new, known.get(REPLICA_FAILURE), now))
+    return (*kept, dated(JobCondition, new, known, now))
 
 
-def _dated(new: PaddleCondition, before: JobCondition | None, now: Time) -> JobCondition:
-    truth = "True" if new.status else "False"
-    same = before is not None and before.status == truth and before.last_transition_time is not UNSET
-    since = before.last_transition_time if same and before is not None else rfc3339(now)
-    return JobCondition(new.type, truth, new.reason, new.message, since)
-
-
-def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[PaddleCondition]:
+def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
     ledger = status.ledger
     if ledger.outcome is None:
-        yield PaddleCondition(RUNNING, *_LIVE.get(ledger.phase, _WAITING))
+        yield NewCondition(RUNNING, *_LIVE.get(ledger.phase, _WAITING))
     else:
         reason, message = ended_text(job, ledger.outcome)
-        yield PaddleCondition(RUNNING, False, reason, message)
-        yield PaddleCondition(COMPLETED if ledger.outcome.result is Result.SUCCEEDED else FAILED, True, reason, message)
+        yield NewCondition(RUNNING, False, reason, message)
+        yield NewCondition(COMPLETED if ledger.outcome.result is Result.SUCCEEDED else FAILED, True, reason, message)
     if ledger.phase is Phase.SUSPENDED:
-        yield PaddleCondition(SUSPENDED, True, "Suspended", "The job is suspended.")
+        yield NewCondition(SUSPENDED, True, "Suspended", "The job is suspended.")
     elif SUSPENDED in known or ledger.resumes:
-        yield PaddleCondition(SUSPENDED, False, "Resumed", "The job has been resumed.")
+        yield NewCondition(SUSPENDED, False, "Resumed", "The job has been resumed.")
     yield from _replica_failure(job, status, known)
 
 
-def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[PaddleCondition]:
+def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
     """True for the first replica with an error; false only if there was an error before."""
     found = _first_error(job, status) if status.ledger.outcome is None else None
     if found is not None:
-        yield PaddleCondition(REPLICA_FAILURE, True, found[0], brief(found[1], LONGEST_TEXT))
+        yield NewCondition(REPLICA_FAILURE, True, found[0], brief(found[1], LONGEST_TEXT))
     elif REPLICA_FAILURE in known:
-        yield PaddleCondition(REPLICA_FAILURE, False, "Resolved", "No pod has an error.")
+        yield NewCondition(REPLICA_FAILURE, False, "Resolved", "No pod has an error.")
 
 
 def _first_error(job: Job, status: Status) -> tuple[str, str] | None:
     for role in status.roles:
         for replica in role.replicas if not role.all_running else ():
-            if (cause := _error(replica)) is not None:
+            if (cause := replica_error(replica)) is not None:
                 reason, text = "PodFailed", str(cause)
                 if cause.why is CauseKind.CREATE_ERROR:
                     # Without the message: it contains the number of retries, so every retry would cause a status write.
@@ -160,9 +142,3 @@ def _first_error(job: Job, status: Status) -> tuple[str, str] | None:
                 return reason, f"{job.key.replica_name(role.name, replica.index)}: {text}"
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]
     return ("FailedCreate", refused[0]) if refused else None
-
-
-def _error(replica: ReplicaState) -> Cause | None:
-    """Why a replica failed or cannot start; None if it has no error or is being restarted."""
-    cause = replica.cause if replica.state in (State.FAILED, State.LOST, State.STARTING) else None
-    return cause if cause is not None and cause.why is not CauseKind.COMPLETED else None

@@ -52,7 +52,7 @@ class PaddleDialect(Struct, frozen=True):
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the variables by which Paddle finds its peers, and the original's labels."""
+        """The template with the variables by which Paddle finds its peers, and the original controller's labels."""
         template, name = replica.role.template, replica.name
         given, role = template.get("metadata") or {}, replica.role.name
         spec = _spec(template) | {"hostname": name, "subdomain": name}
@@ -147,7 +147,7 @@ def _spec(template: Body) -> Body:
 
 
 def _with_port(ports: list[Body], number: int) -> list[Body]:
-    """The ports, and this one if it is not among them."""
+    """The ports, and this port if it is not among them."""
     if any(port.get("containerPort") == number for port in ports):
         return ports
     return [*ports, {"containerPort": number}]

@@ -25,12 +25,12 @@ from trainwright.model.child import Observed, Pod
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.site import Site
 
-#: The first port of a replica, and how many consecutive ports it may use.
+#: The first port of a replica, and the number of consecutive ports that it may use.
 PORT, PORT_BLOCK = 36000, 20
-#: The port of Gloo, counted from the first port of the first server.
+#: The port of Gloo is this many ports after the first port of the first server.
 GLOO_OFFSET = 18
-#: The variables that list the endpoints of each role. For heterogeneous workers, Paddle since 2.2 reads the first and
-#: older versions read the second; the original wrote the third.
+#: The variables that list the endpoints of each role. HETER has three names: for Paddle since 2.2, for older versions,
+#: and the name that the original controller wrote.
 LISTS = {
     PS: ("PADDLE_PSERVERS_IP_PORT_LIST",),
     WORKER: ("PADDLE_TRAINER_ENDPOINTS",),
@@ -54,21 +54,21 @@ _OVERRIDABLE = (
 
 
 def peer_port(job: Job, name: str) -> int:
-    """The first port of a replica; only replicas that share a machine have different ones."""
+    """The first port of a replica; only replicas that share a machine have different first ports."""
     return job.ledger.ports.get(name, PORT)
 
 
-def host_name(job: Job, name: str, site: Site) -> str:
+def _host_name(job: Job, name: str, site: Site) -> str:
     """The host of a replica that has a service; Paddle's launcher requires a dot in a host name."""
     return f"{name}.{job.key.namespace}" if site.names_resolve else site.host(job.key, name)
 
 
-def endpoint(host: str, port: int) -> str:
+def _endpoint(host: str, port: int) -> str:
     """`host:port`, with brackets around the colons of IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def world_key(job: Job) -> str:
+def _world_key(job: Job) -> str:
     """A key that only the ConfigMap of this attempt has: a pod does not start with the ConfigMap of another attempt."""
     return f"{WORLD}_{job.world.upper()}"
 
@@ -76,7 +76,7 @@ def world_key(job: Job) -> str:
 def peer_data(job: Job, spec: PaddleJobSpec, observed: Observed, site: Site) -> dict[str, str] | None:
     """The data of the ConfigMap; None while the address of a pod is not known."""
     pods = None if intranet(spec) == SERVICE else {pod.metadata.name: pod for pod in observed.pods}
-    found: dict[str, str] = {"TRAINER_PORTS_NUM": str(PORT_BLOCK), world_key(job): job.world}
+    found: dict[str, str] = {"TRAINER_PORTS_NUM": str(PORT_BLOCK), _world_key(job): job.world}
     if not job.ledger.ports:
         found["PADDLE_PORT"] = str(PORT)
     for role in job.roles:
@@ -88,29 +88,25 @@ def peer_data(job: Job, spec: PaddleJobSpec, observed: Observed, site: Site) -> 
 
 
 def _role_data(job: Job, spec: PaddleJobSpec, role: Role, peers: _Peers) -> dict[str, str]:
-    listed = ",".join([endpoint(host, port) for host, port in peers])
+    listed = ",".join([_endpoint(host, port) for host, port in peers])
     if role.name == WORKER:
         hosts = ",".join([host for host, _ in peers])
         return {LISTS[WORKER][0]: listed, "PADDLE_TRAINERS": hosts, "PADDLE_TRAINERS_NUM": str(role.replicas)}
+    if role.name == HETER and peers:
+        # Workers are the first stage, heterogeneous workers the second.
+        sizes = {one.name: one.replicas for one in job.roles}
+        stages = {"STAGE_NUM": "2", "PADDLE_STAGE_TRAINERS_NUM": f"[{sizes[WORKER]}, {sizes[HETER]}]"}
+        return dict.fromkeys(LISTS[HETER], listed) | stages
     if role.name == HETER:
-        return dict.fromkeys(LISTS[HETER], listed) | _stages(job) if peers else {}
-    return {LISTS[PS][0]: listed} | (_gloo(spec, peers[0]) if gloo(spec) else {})
-
-
-def _stages(job: Job) -> dict[str, str]:
-    """Workers are the first stage, heterogeneous workers the second."""
-    sizes = {role.name: role.replicas for role in job.roles}
-    return {"STAGE_NUM": "2", "PADDLE_STAGE_TRAINERS_NUM": f"[{sizes[WORKER]}, {sizes[HETER]}]"}
-
-
-def _gloo(spec: PaddleJobSpec, first: tuple[str, int]) -> dict[str, str]:
-    """The first server offers the rendezvous of Gloo, on another port of its block."""
-    host, port = first
-    return {
-        "PADDLE_WITH_GLOO": str(gloo(spec)),
-        "PADDLE_GLOO_RENDEZVOUS": _HTTP,
-        "PADDLE_GLOO_HTTP_ENDPOINT": endpoint(host, port + GLOO_OFFSET),
-    }
+        return {}
+    found = {LISTS[PS][0]: listed}
+    if mode := gloo(spec):
+        # The first server offers the rendezvous of Gloo, on another port of its block.
+        host, port = peers[0]
+        found["PADDLE_WITH_GLOO"] = str(mode)
+        found["PADDLE_GLOO_RENDEZVOUS"] = _HTTP
+        found["PADDLE_GLOO_HTTP_ENDPOINT"] = _endpoint(host, port + GLOO_OFFSET)
+    return found
 
 
 def _peer_list(job: Job, role: Role, pods: Mapping[str, Pod] | None, site: Site) -> _Peers | None:
@@ -118,7 +114,7 @@ def _peer_list(job: Job, role: Role, pods: Mapping[str, Pod] | None, site: Site)
     prefix = job.key.replica_prefix(role.name)
     names = [f"{prefix}{index}" for index in range(role.replicas)]
     if pods is None:
-        hosts = [host_name(job, name, site) for name in names]
+        hosts = [_host_name(job, name, site) for name in names]
     else:
         hosts = [pods[name].status.pod_ip if name in pods else "" for name in names]
     ports = job.ledger.ports
@@ -129,15 +125,20 @@ def _peer_list(job: Job, role: Role, pods: Mapping[str, Pod] | None, site: Site)
 def variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site, env: list[Body]) -> list[Body]:
     """The variables of one pod, to follow the user's own (`env`): the last entry of a name takes effect."""
     ours = _own_variables(job, spec, replica, site)
-    ours += _elastic_variables(job, spec, replica.role, site) if is_elastic(spec) else _peer_variables(job, replica)
+    ours += (
+        _elastic_variables(job, spec, replica.role, site) if is_elastic(spec) else _peer_variables(job, replica.role)
+    )
     given = {entry.get("name") for entry in env}
     return [entry for entry in ours if entry["name"] not in _OVERRIDABLE or entry["name"] not in given]
 
 
 def _own_variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site) -> list[Body]:
     role, port = TRAINING[replica.role.name], peer_port(job, replica.name)
+    address: Body = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    if intranet(spec) == SERVICE:
+        address = _variable("POD_IP", _host_name(job, replica.name, site))
     found = [
-        _pod_ip(job, spec, replica.name, site),
+        address,
         _variable("PADDLE_TRAINER_ID", replica.index),
         _variable("TRAINING_ROLE", role),
         _variable("PADDLE_TRAINING_ROLE", role),
@@ -147,35 +148,29 @@ def _own_variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site) 
     return [*found, _variable("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{port}")]
 
 
-def _pod_ip(job: Job, spec: PaddleJobSpec, name: str, site: Site) -> Body:
-    if intranet(spec) == SERVICE:
-        return _variable("POD_IP", host_name(job, name, site))
-    return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-
-
-def _peer_variables(job: Job, replica: Replica) -> list[Body]:
+def _peer_variables(job: Job, role: Role) -> list[Body]:
     """The key without which this attempt does not start, and the endpoints of the next or previous stage."""
-    return [_from_config_map(job, WORLD, world_key(job)), *_stage_variables(job, replica.role)]
-
-
-def _stage_variables(job: Job, role: Role) -> list[Body]:
-    if not any(one.name == HETER and one.replicas for one in job.roles):
-        return []
-    if role.name == WORKER:
+    found = [_from_config_map(job, WORLD, _world_key(job))]
+    has_stages = any(one.name == HETER and one.replicas for one in job.roles)
+    if has_stages and role.name == WORKER:
         after = _from_config_map(job, "PADDLE_NEXT_HETER_TRAINER_IP_PORT_LIST", LISTS[HETER][0])
-        return [_variable("STAGE_ID", 1), after]
-    if role.name == HETER:
+        found += [_variable("STAGE_ID", 1), after]
+    if has_stages and role.name == HETER:
         before = _from_config_map(job, "PADDLE_PREVIOUS_HETER_TRAINER_IP_PORT_LIST", LISTS[WORKER][0])
-        return [_variable("STAGE_ID", 2), before, _variable("HETER_DEVICE_TYPE", "cpu")]
-    return []
+        found += [_variable("STAGE_ID", 2), before, _variable("HETER_DEVICE_TYPE", "cpu")]
+    return found
 
 
 def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) -> list[Body]:
-    """How Paddle's launchers (before and since 2.3) find their peers, and how many there may be."""
-    least, most = _bounds(spec, role)
+    """How Paddle's launchers (before and since 2.3) find their peers, and how many peers there may be."""
+    worker = spec.worker
+    bounded = worker is not None and not (worker.requests is UNSET and worker.limits is UNSET)
+    # The minimum and maximum number of workers.
+    least = 1 if worker is None or worker.requests is UNSET else max(worker.requests, 1)
+    most = max(least, role.replicas if worker is None or worker.limits is UNSET else worker.limits)
     found = [
         _variable("PADDLE_ELASTIC_JOB_ID", f"{job.key.namespace}-{job.key.name}"),
-        _variable("PADDLE_ELASTIC_NP", f"{least}:{most}" if _bounded(spec) else role.replicas),
+        _variable("PADDLE_ELASTIC_NP", f"{least}:{most}" if bounded else role.replicas),
         _variable("PADDLE_ELASTIC_TIMEOUT", 60),
     ]
     # Both launchers accept only one server.
@@ -191,19 +186,6 @@ def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) ->
         # A member that joins deletes all keys with this prefix, so it must not be a prefix of another job's keys.
         _variable("PADDLE_JOB_ID", job.uid),
     ]
-
-
-def _bounded(spec: PaddleJobSpec) -> bool:
-    worker = spec.worker
-    return worker is not None and not (worker.requests is UNSET and worker.limits is UNSET)
-
-
-def _bounds(spec: PaddleJobSpec, role: Role) -> tuple[int, int]:
-    """The minimum and maximum number of workers."""
-    worker = spec.worker
-    least = 1 if worker is None or worker.requests is UNSET else max(worker.requests, 1)
-    most = role.replicas if worker is None or worker.limits is UNSET else worker.limits
-    return least, max(most, least)
 
 
 def _from_config_map(job: Job, name: str, key: str) -> Body:

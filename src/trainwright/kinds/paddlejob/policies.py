@@ -38,19 +38,19 @@ _CLEAN = {
     "Always": CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL),
     "OnFailure": CleanUp(CleanPods.UNFINISHED, CleanPods.ALL, CleanPods.ALL),
 }
-#: With any other value finished pods are kept. Running pods are always removed: they would hold their GPUs for ever.
+#: With any other policy, finished pods are kept. Running pods are always removed: they would hold their GPUs for ever.
 _KEEP = CleanUp(CleanPods.UNFINISHED, CleanPods.UNFINISHED, CleanPods.UNFINISHED)
 
 
 def success(spec: PaddleJobSpec) -> Rule:
-    """Every pod of every role, including the servers, unless `successPolicy` is Workers."""
+    """Every pod of every role must succeed, including the servers, unless `successPolicy` is Workers."""
     by_workers = spec.run_policy is not None and spec.run_policy.success_policy == "Workers"
     names = [WORKER] if by_workers else _with_replicas(spec)
     return AllOf(tuple(Atom(name, Which.EVERY, Result.SUCCEEDED) for name in names))
 
 
 def failure(spec: PaddleJobSpec) -> Rule:
-    """Any pod of any role."""
+    """One failed pod of any role is enough."""
     return AnyOf(tuple(Atom(name, Which.SOME, Result.FAILED) for name in _with_replicas(spec)))
 
 
@@ -64,7 +64,7 @@ def roles(spec: PaddleJobSpec, meta: ObjectMeta) -> tuple[Role, ...]:
 
 
 def _role(name: str, role_spec: ResourceSpec, spec: PaddleJobSpec, meta: ObjectMeta) -> Role:
-    """One role. If pods know each other by address, a new address of one of them restarts all."""
+    """One role. If pods know each other by address, a new address of one pod restarts all pods."""
     by_name, elastic, key = intranet(spec) == SERVICE, is_elastic(spec), key_of(meta)
     template: Body = {} if role_spec.template is UNSET else role_spec.template
     scope = RestartScope.POD if by_name or elastic else RestartScope.JOB
@@ -87,7 +87,7 @@ def _role(name: str, role_spec: ResourceSpec, spec: PaddleJobSpec, meta: ObjectM
 
 
 def _mains(template: Body) -> frozenset[str]:
-    """If a pod has several containers, the one called `paddle` decides; else the pod's phase, as in the original."""
+    """Of several containers the one called `paddle` decides; else the pod's phase, as in the original controller."""
     containers = (template.get("spec") or {}).get("containers") or ()
     named = len(containers) > 1 and any(one.get("name") == CONTAINER for one in containers)
     return frozenset({CONTAINER}) if named else frozenset()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of a PaddleJob: phase, mode, counts and pods by role, times, conditions."""
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -15,6 +14,7 @@ from trainwright.kinds.paddlejob.wire import (
     is_elastic,
     mode,
 )
+from trainwright.kinds.rendering import status_body
 from trainwright.model.child import Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase, Reason
@@ -33,6 +33,7 @@ PHASES = {
     Phase.SUCCEEDED: "Completed",
     Phase.FAILED: "Failed",
 }
+_COUNTED = {State.RUNNING: "running", State.SUCCEEDED: "succeeded", State.FAILED: "failed", State.LOST: "unknown"}
 
 
 def render(before: PaddleJobStatus | None, job: Job, status: Status, now: Time) -> Body:
@@ -42,15 +43,12 @@ def render(before: PaddleJobStatus | None, job: Job, status: Status, now: Time) 
         new = replace(old, conditions=unapplied(old, status, now))
     else:
         new = _rendered(old, job, status, now)
-    body: Body = msgspec.to_builtins(new)
-    if job.unreadable:
-        # A ledger that we cannot read must not be overwritten.
-        body.pop("trainwright", None)
-    return body
+    return status_body(new, job)
 
 
 def _rendered(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> PaddleJobStatus:
-    spec, ledger = _spec(job), status.ledger
+    spec: PaddleJobSpec | None = getattr(job.dialect, "spec", None)  # None for an invalid job
+    ledger = status.ledger
     counts = {role.name: _counts(role, status) for role in status.roles}
     running_since = ledger.times.running
     return PaddleJobStatus(
@@ -66,11 +64,6 @@ def _rendered(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> Padd
         conditions=conditions(old, job, status, now),
         trainwright=ledger,
     )
-
-
-def _spec(job: Job) -> PaddleJobSpec | None:
-    """The spec; None for an invalid job."""
-    return getattr(job.dialect, "spec", None)
 
 
 def _phase(job: Job, status: Status) -> str:
@@ -94,31 +87,20 @@ def _elastic_state(status: Status) -> str:
 
 def _counts(role: RoleState, status: Status) -> RoleStatus | UnsetType:
     """The counts and pods of a role; unset while it has no pods."""
-    counts = dict.fromkeys(("pending", "starting", "running", "failed", "succeeded", "unknown"), 0)
+    counts: dict[str, int] = {}
     refs: list[PodRef] = []
     for replica in role.replicas:
         pod = replica.pod or (replica.old if status.ledger.outcome is not None else None)
         if field := _count_field(replica, pod):
-            counts[field] += 1
+            counts[field] = counts.get(field, 0) + 1
         if pod is not None and len(refs) < MAX_REFS:
             meta = pod.metadata
             refs.append(PodRef("Pod", meta.namespace, meta.name, meta.uid, "v1"))
-    if not refs and not any(counts.values()):
-        return UNSET
-    return RoleStatus(**counts, refs=tuple(refs) or None)
+    return RoleStatus(**counts, refs=tuple(refs) or None) if refs or counts else UNSET
 
 
 def _count_field(replica: ReplicaState, pod: Pod | None) -> str:
     """The field that counts a replica; empty if its pod does not exist or is being deleted."""
-    match replica.state:
-        case State.RUNNING:
-            return "running"
-        case State.SUCCEEDED:
-            return "succeeded"
-        case State.FAILED:
-            return "failed"
-        case State.LOST:
-            return "unknown"
-        case State.STARTING if pod is not None:
-            return "starting" if pod.spec.node_name else "pending"
-    return ""
+    if replica.state is State.STARTING and pod is not None:
+        return "starting" if pod.spec.node_name else "pending"
+    return _COUNTED.get(replica.state, "")

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire types of a PaddleJob, its roles and its modes: every field of `batch.paddlepaddle.org/v1`, and `runPolicy`.
 
-`runPolicy` is our addition. Fields whose values the original did not check are plain text here too: manifests with
-misspelt values exist, and must run.
+`runPolicy` is our addition. Fields whose values the original controller did not check are plain text here too:
+manifests with misspelt values exist, and must run.
 """
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from trainwright.kinds.scalars import Count, Seconds, ShortText, Spec, Timestamp, doc
+from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
-#: How many pods of a role the status lists.
+#: Maximum number of pods of a role that the status lists.
 MAX_REFS = 256
 SuccessPolicy = Literal["All", "Workers"]
 
@@ -94,13 +93,9 @@ class PaddleJobSpec(Spec, frozen=True):
     run_policy: RunPolicy | None = None
 
 
-class JobCondition(Spec, frozen=True):
+class JobCondition(Condition, frozen=True):
     """One condition; the original has none."""
 
-    type: Annotated[str, Meta(max_length=64)]
-    status: Annotated[str, Meta(max_length=16)]
-    reason: Annotated[str, Meta(max_length=256)] = ""
-    message: Annotated[str, Meta(max_length=8192)] = ""
     last_transition_time: Timestamp | UnsetType = UNSET
 
 
@@ -142,27 +137,21 @@ class PaddleJobStatus(Spec, frozen=True):
     trainwright: Ledger = Ledger()
 
 
-class PaddleJob(Struct, frozen=True, rename="camel"):
+class PaddleJob(Manifest[PaddleJobSpec, PaddleJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: PaddleJobSpec
-    api_version: str = "batch.paddlepaddle.org/v1"
-    kind: str = "PaddleJob"
-    status: PaddleJobStatus | None = None
 
 
 # -- roles and modes -------------------------------------------------------------------------------------------------
 
 PS, WORKER, HETER = "ps", "worker", "heter"
-#: In the order in which pods are created and counted.
+#: The roles, in the order in which pods are created and counted.
 ROLES = (PS, WORKER, HETER)
 #: The names of the roles in Paddle.
 TRAINING = {PS: "PSERVER", WORKER: "TRAINER", HETER: "HETER_TRAINER"}
 POD_IP, SERVICE, HOST = "PodIP", "Service", "Host"
 INTRANETS = (POD_IP, SERVICE, HOST)
 CLEAN = ("Always", "Never", "OnFailure", "OnCompletion")
-#: The name of the container that trains; without a container of that name it is the first.
+#: The name of the container that trains; without a container of that name, the first container trains.
 CONTAINER = "paddle"
 _BY_LOWER = {word.lower(): word for word in INTRANETS} | {"hostnetwork": HOST}
 
@@ -191,7 +180,7 @@ def mode(spec: PaddleJobSpec) -> str:
 
 
 def gloo(spec: PaddleJobSpec) -> int:
-    """The Gloo mode: 1 by default for a job with parameter servers; 0 without servers, since Gloo needs one."""
+    """The Gloo mode: 1 by default for a job with parameter servers; 0 without servers, since Gloo needs a server."""
     if spec.ps is None or not spec.ps.replicas:
         return 0
     return 1 if spec.with_gloo is UNSET else spec.with_gloo

@@ -7,17 +7,15 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, key_of, owner_of, stored_ledger
+from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.tfjob.conditions import event
 from trainwright.kinds.tfjob.dialect import TFDialect
 from trainwright.kinds.tfjob.status import phase_of, render
 from trainwright.kinds.tfjob.wire import (
-    DEFAULT_CLEAN_UP,
-    DEFAULT_RESTART,
+    RESTART_POLICY,
     VERSIONS,
-    ReplicaSpec,
     RunPolicy,
     TFJob,
     TFJobSpec,
@@ -29,6 +27,9 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
 T = TypeVar("T")
+#: By version: the restart policy and the clean-up policy of a job that has none.
+_DEFAULT_RESTART = {version.name: version.defaults[RESTART_POLICY] for version in VERSIONS}
+_DEFAULT_CLEAN_UP = {"v1": "None", "v1alpha2": "Running"}
 #: The value of `managedBy` for jobs that we manage; with any other value we ignore the job.
 MANAGED_BY = "kubeflow.org/training-operator"
 _OVERWRITTEN = "Restart policy in pod template will be overwritten by restart policy in replica spec"
@@ -37,13 +38,11 @@ _OVERWRITTEN = "Restart policy in pod template will be overwritten by restart po
 def default(job: TFJob) -> TFJob:
     """Fill in the fields that the user left out; fields in their old place move to `runPolicy`."""
     spec = job.spec
-    restart = DEFAULT_RESTART[defaults_version(spec)]
-    replicas = {key: _replica(one, restart) for key, one in spec.tf_replica_specs.items()}
+    restart = _DEFAULT_RESTART[defaults_version(spec)]
+    replicas = {
+        key: replace(one, restart_policy=one.restart_policy or restart) for key, one in spec.tf_replica_specs.items()
+    }
     return replace(job, spec=replace(spec, tf_replica_specs=replicas, run_policy=_run_policy(spec)))
-
-
-def _replica(spec: ReplicaSpec, restart_policy: str) -> ReplicaSpec:
-    return spec if spec.restart_policy else replace(spec, restart_policy=restart_policy)
 
 
 def _run_policy(spec: TFJobSpec) -> RunPolicy:
@@ -51,7 +50,7 @@ def _run_policy(spec: TFJobSpec) -> RunPolicy:
     clean = _first(given.clean_pod_policy, spec.clean_pod_policy)
     return replace(
         given,
-        clean_pod_policy=DEFAULT_CLEAN_UP[defaults_version(spec)] if clean is UNSET else clean,
+        clean_pod_policy=_DEFAULT_CLEAN_UP[defaults_version(spec)] if clean is UNSET else clean,
         ttl_seconds_after_finished=_first(given.ttl_seconds_after_finished, spec.ttl_seconds_after_finished),
         active_deadline_seconds=_first(given.active_deadline_seconds, spec.active_deadline_seconds),
         backoff_limit=_first(given.backoff_limit, spec.backoff_limit),
@@ -64,29 +63,13 @@ def _first(new: T | UnsetType, old: T | UnsetType) -> T | UnsetType:
 
 def translate(job: TFJob) -> Job:
     """The job in the internal model."""
-    spec, meta = job.spec, job.metadata
-    dialect = TFDialect(spec, meta)
-    return Job(
-        key=key_of(meta),
-        uid=meta.uid,
-        kind=TFJOB.singular,
-        owner=owner_of(TFJOB, meta),
-        generation=meta.generation,
-        roles=policies.roles(spec, meta),
-        success=policies.success(spec),
-        failure=policies.failure(spec),
-        dialect=dialect,
-        lifecycle=policies.lifecycle(spec, meta),
-        gang=dialect.gang,
-        ledger=stored_ledger(TFJOB, job.status, meta),
-        deleting=meta.deletion_timestamp is not None,
-        unmanaged=spec.run_policy is not None and _is_other(spec.run_policy.managed_by),
-        remarks=_remarks(spec),
-    )
+    spec, dialect = job.spec, TFDialect(job.spec, job.metadata)
+    unmanaged = spec.run_policy is not None and _is_other(spec.run_policy.managed_by)
+    return translated(TFJOB, job, policies, dialect, gang=dialect.gang, unmanaged=unmanaged, remarks=_remarks(spec))
 
 
 def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
-    """The warning that the original emits if a template has a restart policy."""
+    """The warning that the original controller emits if a template has a restart policy."""
     has_policy = any((one.template.get("spec") or {}).get("restartPolicy") for one in spec.tf_replica_specs.values())
     return (("SetPodTemplateRestartPolicy", _OVERWRITTEN),) if has_policy else ()
 

@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a TFJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-They refuse what the original's webhook refuses, and jobs that it accepts although they cannot work: unknown or
-duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a job where our webhook
-is not installed; a test compares their verdict with `check`. They use only CEL that every server since 1.29 has, and
-cannot check pod templates, which the schema leaves open.
+The checks refuse what the original controller's webhook refuses, and jobs that it accepts although they cannot work:
+unknown or duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a job where
+our webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
+1.29 has, and cannot check pod templates, which the schema leaves open.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import UNSET
 
 from trainwright.kinds.scalars import (
     MAX_NAME_LENGTH,
     MAX_REPLICAS,
-    MAX_VARIABLE_BYTES,
+    check_gang,
     check_name,
     check_replica_names,
     check_total,
-    item,
+    check_variable,
     under,
+    unknown_role,
+    unusable_count,
 )
+from trainwright.kinds.template import check_image, check_written, entries, pod_spec
 from trainwright.kinds.tfjob.policies import ALL_WORKERS, POD_POLICIES, restart_policy
 from trainwright.kinds.tfjob.wire import (
     CHIEFS,
@@ -104,34 +106,20 @@ def _replicas(job: TFJob) -> Iterator[Problem]:
 
 def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
     """The template may have any shape; `template` reports a wrong shape."""
-    spec = one.template.get("spec")
-    spec = spec if isinstance(spec, dict) else {}
-    found = spec.get("containers")
-    containers = [entry if isinstance(entry, dict) else {} for entry in found] if isinstance(found, list) else []
-    yield from _containers(containers, f"{path}.spec.containers")
+    spec = pod_spec(one.template)
+    containers = [*entries(spec, "containers", f"{path}.spec")]
+    names = [str(container.get("name")) for _, container in containers]
+    if containers and CONTAINER not in names:
+        message = f"no container is called {CONTAINER!r}, which is the one that trains; found {', '.join(names[:8])}"
+        yield Problem(f"{path}.spec.containers", message, CONTAINER if nearest(CONTAINER, names) else "")
+    for place, container in containers:
+        yield from check_image(container, place)
+        if container.get("name") == CONTAINER:
+            yield from check_written(container, place, ("TF_CONFIG",))
     given = spec.get("restartPolicy")
     if given not in (None, wanted):
         message = f"{shown(given)} is overwritten by restartPolicy of the replica spec, which makes it {wanted}"
         yield Problem(f"{path}.spec.restartPolicy", message, warning=True)
-
-
-def _containers(containers: list[Body], path: str) -> Iterator[Problem]:
-    names = [str(one.get("name")) for one in containers]
-    if containers and CONTAINER not in names:
-        message = f"no container is called {CONTAINER!r}, which is the one that trains; found {', '.join(names[:8])}"
-        yield Problem(path, message, CONTAINER if nearest(CONTAINER, names) else "")
-    for place, one in enumerate(containers):
-        if not one.get("image"):
-            yield Problem(f"{item(path, place)}.image", "missing; expected the name of an image")
-        if names[place] == CONTAINER:
-            yield from _environment(one.get("env"), f"{item(path, place)}.env")
-
-
-def _environment(env: Any, path: str) -> Iterator[Problem]:
-    for place, entry in enumerate(env if isinstance(env, list) else ()):
-        if isinstance(entry, dict) and entry.get("name") == "TF_CONFIG":
-            message = "TF_CONFIG is written by the controller, whose value comes after this one and wins"
-            yield Problem(item(path, place), message, warning=True)
 
 
 def _variable_size(job: TFJob) -> Iterator[Problem]:
@@ -140,9 +128,8 @@ def _variable_size(job: TFJob) -> Iterator[Problem]:
     types = [(name, one.replicas) for key, one in job.spec.tf_replica_specs.items() if (name := canonical(key))]
     listed = [(name, count) for name, count in types if name == PS or not job.spec.enable_dynamic_worker]
     size = sum(count * (stem + len(name) + len(str(count))) for name, count in listed)
-    if size > MAX_VARIABLE_BYTES and sum(count for _, count in types) <= MAX_REPLICAS:
-        message = f"TF_CONFIG would have about {size} bytes to name every replica, and Linux starts no program with"
-        yield Problem(_SPECS, f"{message} a variable of more than {MAX_VARIABLE_BYTES}", warning=True)
+    if sum(count for _, count in types) <= MAX_REPLICAS:
+        yield from check_variable("TF_CONFIG", size, _SPECS)
 
 
 def _policies(spec: TFJobSpec) -> Iterator[Problem]:
@@ -178,13 +165,9 @@ def _moved(spec: TFJobSpec) -> Iterator[Problem]:
 
 def _scheduling(spec: TFJobSpec) -> Iterator[Problem]:
     policy = spec.run_policy.scheduling_policy if spec.run_policy is not None else None
-    total = sum(one.replicas for one in spec.tf_replica_specs.values())
-    if total and policy is not None and policy.min_available is not UNSET and policy.min_available > total:
-        message = (
-            f"{policy.min_available} is more than the job's {total} replica{'s' * (total != 1)}:"
-            " the group is never admitted"
-        )
-        yield Problem(f"{_POLICY}.schedulingPolicy.minAvailable", message, warning=True)
+    if policy is not None:
+        total = sum(one.replicas for one in spec.tf_replica_specs.values())
+        yield from check_gang(policy.min_available, total, f"{_POLICY}.schedulingPolicy.minAvailable")
 
 
 # -- the same checks as CEL ------------------------------------------------------------------------------------------
@@ -238,13 +221,9 @@ def suspend(_document: Body, on: bool) -> Body:
 
 def scale(document: Body, role: str, replicas: int) -> Body | Problem:
     """The merge patch that sets the replicas of a type, under the key that the document has for it."""
-    path, specs = "spec.tfReplicaSpecs", document["spec"]["tfReplicaSpecs"]
-    wanted = canonical(role)
+    specs, wanted = document["spec"]["tfReplicaSpecs"], canonical(role)
     key = next((one for one in specs if wanted is not None and canonical(one) == wanted), None)
     if key is None:
-        listed = ", ".join(specs)
-        return Problem(path, f"there is no replica type {role!r}; the job has {listed}", nearest(role, specs))
-    if not 0 <= replicas <= MAX_REPLICAS:
-        message = f"expected a whole number from 0 to {MAX_REPLICAS}, found the number {replicas}"
-        return Problem(f"{under(path, key)}.replicas", message)
-    return {"spec": {"tfReplicaSpecs": {key: {"replicas": replicas}}}}
+        return unknown_role(_SPECS, role, specs)
+    problem = unusable_count(f"{under(_SPECS, key)}.replicas", replicas)
+    return problem or {"spec": {"tfReplicaSpecs": {key: {"replicas": replicas}}}}

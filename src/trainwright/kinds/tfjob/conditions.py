@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of a TFJob, with exactly the texts of the original: programs match on them.
+"""The conditions and events of a TFJob, with exactly the texts of the original controller: programs match on them.
 
-`kubectl get` prints the last condition, so the order of the list is part of the contract; `put` is the original's
-algorithm. Each pass appends what changed between the stored status and the conclusion; a second pass over the same
-input changes nothing.
+`kubectl get` prints the last condition, so the order of the list is part of the contract; `put` is the algorithm
+of the original controller. Each pass appends what changed between the stored status and the conclusion; a second
+pass over the same input changes nothing.
 """
 
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from trainwright.kinds.rendering import FALSE, TRUE
 from trainwright.kinds.tfjob.dialect import CONTROLLER
 from trainwright.kinds.tfjob.policies import RETRYABLE
 from trainwright.kinds.tfjob.wire import WORKER, JobCondition, TFJobStatus, chief_of
@@ -35,11 +36,10 @@ from trainwright.model.rule import Result
 from trainwright.model.units import Time, rfc3339
 
 Conditions = tuple[JobCondition, ...]
-TRUE, FALSE = "True", "False"
 #: The reason of the condition and event for an invalid job.
 INVALID = "TFJobFailedValidation"
 _FINAL = ("Failed", "Succeeded")
-#: These two types exclude each other.
+#: These two types of conditions exclude each other.
 _EXCLUDES = {"Restarting": "Running", "Running": "Restarting"}
 _PERMANENT_CODES = range(1, RETRYABLE[0][0])
 _OTHER_SCHEDULER = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
@@ -50,16 +50,16 @@ def conditions(old: TFJobStatus, job: Job, status: Status, now: Time) -> Conditi
     known, ledger = old.conditions or (), status.ledger
     updated = _ConditionList(known, now)
     if not any(one.type == "Created" for one in known):
-        updated.put("Created", created_text(job))
+        updated.put("Created", _text(job, "Created"))
     if ledger.outcome is not None:
         _end(updated, ledger.outcome, job, status)
     elif ledger.phase is Phase.SUSPENDED:
         if updated.holds("Running"):
-            updated.put("Running", suspended_text(job), FALSE, "TFJobSuspended")
-        updated.put("Suspended", suspended_text(job))
+            updated.put("Running", _text(job, "Suspended"), FALSE, "TFJobSuspended")
+        updated.put("Suspended", _text(job, "Suspended"))
     else:
         if updated.holds("Suspended"):
-            updated.put("Suspended", resumed_text(job), FALSE, "TFJobResumed")
+            updated.put("Suspended", _text(job, "Resumed"), FALSE, "TFJobResumed")
         _run(updated, old.trainwright, job, status)
     return updated.list
 
@@ -101,17 +101,17 @@ def holds(conditions: Iterable[JobCondition], kind: str) -> bool:
 
 def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -> None:
     """Restarting while a failed pod exists or waits for its replacement; then Running once a leading replica runs."""
-    restarted = restarted_type(before, status.ledger)
+    restarted = _restarted_type(before, status.ledger)
     if restarted:
-        conditions.put("Restarting", restarting_text(job, restarted))
+        conditions.put("Restarting", _restarting_text(job, restarted))
     waiting = any(role_ledger.holds for role_ledger in status.ledger.roles)
     failing = waiting or any(failed_count(role) for role in status.roles)
     if not (restarted or (failing and conditions.holds("Restarting"))) and _leader_runs(job, status):
-        conditions.put("Running", running_text(job))
+        conditions.put("Running", _text(job, "Running"))
 
 
 def _leader_runs(job: Job, status: Status) -> bool:
-    """Whether a chief runs, or a worker of a job without a chief."""
+    """Whether a chief runs or, in a job without a chief, a worker runs."""
     leading = chief_of((role.name, role.replicas) for role in job.roles) or WORKER
     return any(role.running for role in status.roles if role.name == leading)
 
@@ -120,14 +120,14 @@ def _end(conditions: _ConditionList, outcome: Outcome, job: Job, status: Status)
     if outcome.reason is Reason.EXTERNAL:
         return  # the other controller that ended the job has written its conditions
     if outcome.result is Result.SUCCEEDED:
-        conditions.put("Succeeded", succeeded_text(job))
+        conditions.put("Succeeded", _text(job, "Succeeded"))
     else:
         invalid = outcome.reason is Reason.INVALID
-        conditions.put("Failed", failed_text(job, status, outcome), reason=INVALID if invalid else "")
+        conditions.put("Failed", _failed_text(job, status, outcome), reason=INVALID if invalid else "")
 
 
 def failed_count(role: RoleState) -> int:
-    """The number of failed replicas of a type, including those whose replacement waits for its back-off."""
+    """The number of failed replicas of a type, including replicas whose replacement waits for its back-off."""
     return sum(
         replica.state in (State.FAILED, State.LOST)
         or (replica.old is not None and replica.old.status.phase == "Failed")
@@ -135,8 +135,8 @@ def failed_count(role: RoleState) -> int:
     )
 
 
-def restarted_type(before: Ledger, after: Ledger) -> str:
-    """The first type of which a failed pod is replaced in this pass; empty if there is none."""
+def _restarted_type(before: Ledger, after: Ledger) -> str:
+    """The first type of which a failed pod is replaced in this pass; empty if no failed pod is."""
     known = {role_ledger.name: role_ledger.restarts for role_ledger in before.roles}
     for role_ledger in after.roles:
         for why, times in role_ledger.restarts.items():
@@ -149,37 +149,25 @@ def restarted_type(before: Ledger, after: Ledger) -> str:
 # -- texts and events ------------------------------------------------------------------------------------------------
 
 
-def created_text(job: Job) -> str:
-    """The message of Created."""
-    return f"TFJob {job.key.name} is created."
+#: The texts by condition or event; some texts of the original controller name the namespace of the job, others do not.
+_TEXTS = {
+    "Created": "TFJob {0.name} is created.",
+    "Running": "TFJob {0} is running.",
+    "Suspended": "TFJob {0.name} is suspended.",
+    "Resumed": "TFJob {0.name} is resumed.",
+    "Succeeded": "TFJob {0} successfully completed.",
+}
 
 
-def running_text(job: Job) -> str:
-    """The message of Running."""
-    return f"TFJob {job.key} is running."
+def _text(job: Job, what: str) -> str:
+    return _TEXTS[what].format(job.key)
 
 
-def restarting_text(job: Job, role: str) -> str:
-    """The message of Restarting."""
+def _restarting_text(job: Job, role: str) -> str:
     return f"job {job.key.name} is restarting because {role} replica(s) failed."
 
 
-def suspended_text(job: Job) -> str:
-    """The message of Suspended."""
-    return f"TFJob {job.key.name} is suspended."
-
-
-def resumed_text(job: Job) -> str:
-    """The message of Suspended after the job was resumed."""
-    return f"TFJob {job.key.name} is resumed."
-
-
-def succeeded_text(job: Job) -> str:
-    """The message of Succeeded."""
-    return f"TFJob {job.key} successfully completed."
-
-
-def failed_text(job: Job, status: Status, outcome: Outcome) -> str:
+def _failed_text(job: Job, status: Status, outcome: Outcome) -> str:
     """The message of Failed: why the job failed."""
     name = job.key.name
     match outcome.reason:
@@ -206,21 +194,17 @@ def _is_permanent(job: Job, failure: Failure) -> bool:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original's reason, message and source."""
+    """An event with the original controller's reason, message and source."""
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobStep(moment):
-            message = {
-                EventReason.RUNNING: running_text,
-                EventReason.SUSPENDED: suspended_text,
-                EventReason.RESUMED: resumed_text,
-            }[moment](job)
+            message = _text(job, moment)
         case Restarting():
-            role = restarted_type(job.ledger, status.ledger)
+            role = _restarted_type(job.ledger, status.ledger)
             # Without a role nothing has failed: a user deleted a pod, or a pod had completed.
-            message = restarting_text(job, role) if role else emit.message
+            message = _restarting_text(job, role) if role else emit.message
         case JobEnded(outcome):
-            message = failed_text(job, status, outcome) if event.warning else succeeded_text(job)
+            message = _failed_text(job, status, outcome) if event.warning else _text(job, "Succeeded")
             if outcome.reason is Reason.INVALID:
                 return replace(emit, message=message, reason=INVALID)
         case ChildEvent():

@@ -28,7 +28,7 @@ class TFDialect(Struct, frozen=True):
 
     @property
     def scheduling(self) -> SchedulingPolicy | None:
-        """The scheduling policy of the job, if it has one."""
+        """The scheduling policy of the job, or None."""
         return self.spec.run_policy.scheduling_policy if self.spec.run_policy is not None else None
 
     @property
@@ -39,7 +39,7 @@ class TFDialect(Struct, frozen=True):
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with the port, `TF_CONFIG`, the restart policy of its type and the original's labels."""
+        """The template with port, `TF_CONFIG`, the restart policy of its type and the original controller's labels."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
         spec["restartPolicy"] = POD_POLICIES[restart_policy(self.spec, replica.role.name)]
@@ -80,7 +80,7 @@ class TFDialect(Struct, frozen=True):
     # -- services --------------------------------------------------------------------------------------------------
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The ports of the container that trains; the selector has only the original's labels."""
+        """The ports of the container that trains; the selector has only the original controller's labels."""
         names = self._labels(job, replica)
         ports = _with_port(environment.container_of(replica.role.template))["ports"]
         return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports)}}
@@ -99,7 +99,7 @@ class TFDialect(Struct, frozen=True):
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
         """The roles that `TF_CONFIG` lists, each with its port."""
-        return environment.endpoints(job)
+        return {name: (port,) for name, _, port in environment.sizes_of(job)}
 
     def _request(self, job: Job) -> gangs.GangRequest:
         policy = self.scheduling or SchedulingPolicy()
@@ -130,7 +130,7 @@ def _with_port(container: Body) -> Body:
 
 
 def _exposed(ports: list[Body]) -> list[Body]:
-    """Each port number once, and each with a name, as a service with several ports requires."""
+    """Each port number once, and each port with a name, as a service with several ports requires."""
     named: dict[int, str] = {}
     for port in ports:
         number, name = port["containerPort"], port.get("name") or ""

@@ -20,9 +20,9 @@ Sizes = tuple[tuple[str, int, int], ...]
 
 
 def variables(job: Job, spec: TFJobSpec, replica: Replica, site: Site) -> list[Body]:
-    """`TF_CONFIG` of one pod; nothing for a job with a single replica, which needs none."""
-    sizes = _sizes(job)
-    if sum(count for _, count, _ in sizes) == 1:
+    """`TF_CONFIG` of one pod, if the job needs it."""
+    sizes = sizes_of(job)
+    if not sizes:
         return []
     task = _json({"type": replica.role.name.lower(), "index": replica.index})
     if spec.enable_dynamic_worker:
@@ -34,23 +34,19 @@ def variables(job: Job, spec: TFJobSpec, replica: Replica, site: Site) -> list[B
     return [{"name": "TF_CONFIG", "value": value}]
 
 
-def endpoints(job: Job) -> dict[str, tuple[int, ...]]:
-    """The roles that `TF_CONFIG` lists, each with its port."""
-    return {name: (port,) for name, _, port in _sizes(job)} if sum(role.replicas for role in job.roles) != 1 else {}
-
-
-def _sizes(job: Job) -> Sizes:
+def sizes_of(job: Job) -> Sizes:
+    """The roles that `TF_CONFIG` lists; none for a job with a single replica, which needs no `TF_CONFIG`."""
+    if sum(role.replicas for role in job.roles) == 1:
+        return ()
     # TensorFlow uses worker 0 as the chief only if the cluster has no chief entry, not even an empty list.
     listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
-    return tuple((role.name, role.replicas, port_of(role)) for role in listed)
+    return tuple((role.name, role.replicas, _port_of(role)) for role in listed)
 
 
-def port_of(role: Role) -> int:
+def _port_of(role: Role) -> int:
     """The port of a role: the port `tfjob-port` of the container that trains."""
-    for port in container_of(role.template).get("ports") or ():
-        if port.get("name") == PORT_NAME:
-            return int(port["containerPort"])
-    return PORT
+    ports = container_of(role.template).get("ports") or ()
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == PORT_NAME), PORT)
 
 
 def container_of(template: Body) -> Body:
@@ -91,7 +87,7 @@ def _address(job: Key, role: str, index: int, port: int, site: Site) -> str:
 
 
 def _sparse_cluster(job: Key, sizes: Sizes, replica: Replica, site: Site) -> str:
-    """The cluster with dynamic workers: each knows only itself and the servers, so the number of workers may change."""
+    """The cluster with dynamic workers: a worker knows only itself and the servers, so their number may change."""
     own, index = replica.role.name, replica.index
     by_type = {size[0]: size for size in sizes}
     here = _address(job, own, index, by_type[own][2], site)

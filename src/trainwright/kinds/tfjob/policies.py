@@ -24,7 +24,7 @@ FAILED_POD = frozenset(
 )
 #: Exit codes after which a replica is restarted. Some systems have codes above 255.
 RETRYABLE = ((128, 2**31 - 1),)
-#: What the controller restarts. A container that the kubelet restarts in its pod does not make the pod fail.
+#: By policy: when the controller restarts a replica. A pod does not fail if the kubelet restarts its container.
 RESTARTS = {
     "Never": Restart(),
     "OnFailure": Restart(FAILED_POD),
@@ -38,7 +38,7 @@ POD_POLICIES = {"Never": "Never", "OnFailure": "OnFailure", "Always": "Always", 
 
 
 def success(spec: TFJobSpec) -> Rule:
-    """All replicas of the chief; without a chief worker 0, or all workers; without workers never."""
+    """All replicas of the chief must succeed; without a chief, worker 0 or all workers; without workers, never."""
     leading = leading_type(spec)
     replica_spec = replica_specs(spec).get(leading)
     if replica_spec is None or not replica_spec.replicas:
@@ -48,7 +48,7 @@ def success(spec: TFJobSpec) -> Rule:
 
 
 def failure(spec: TFJobSpec) -> Rule:
-    """Any replica of any type; dynamic workers do not count."""
+    """One failed replica of any type is enough; dynamic workers do not count."""
     named = [name for name in replica_specs(spec) if not (spec.enable_dynamic_worker and name == WORKER)]
     return AnyOf(tuple(Atom(name, Which.SOME, Result.FAILED) for name in named))
 
@@ -57,7 +57,7 @@ def restart_policy(spec: TFJobSpec, name: str) -> str:
     """The restart policy that applies to a replica type.
 
     With Always, the leading replicas restart after success too, so the job never ends. In `v1` the user asked for
-    this, as in the original. In `v1alpha2` Always is the default, so the leading type gets OnFailure there.
+    this, as in the original controller. In `v1alpha2` Always is the default, so the leading type gets OnFailure there.
     """
     given = str(replica_specs(spec)[name].restart_policy)
     endless = given == "Always" and defaults_version(spec) == "v1alpha2" and name == leading_type(spec)

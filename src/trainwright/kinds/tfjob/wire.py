@@ -11,12 +11,11 @@ contradict the user's value in the other.
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from trainwright.kinds.base import Version
-from trainwright.kinds.scalars import MAX_REPLICAS, Seconds, ShortText, Spec, Timestamp, doc
+from trainwright.kinds.scalars import MAX_REPLICAS, Condition, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
 
 #: A 64-bit number. The upper bound is not in the schema, because a schema would round it.
 Long = Annotated[int, Meta(ge=0)]
@@ -104,13 +103,9 @@ class TFJobSpec(Spec, frozen=True):
     trainwright: TrainwrightSettings = TrainwrightSettings()
 
 
-class JobCondition(Spec, frozen=True):
+class JobCondition(Condition, frozen=True):
     """One condition. The order of conditions is part of the contract: `kubectl get` shows the last one."""
 
-    type: Annotated[str, Meta(max_length=64)]
-    status: Annotated[str, Meta(max_length=16)]
-    reason: Annotated[str, Meta(max_length=256)] = ""
-    message: Annotated[str, Meta(max_length=8192)] = ""
     last_update_time: Timestamp | UnsetType = UNSET
     last_transition_time: Timestamp | UnsetType = UNSET
 
@@ -137,14 +132,8 @@ class TFJobStatus(Spec, frozen=True):
     trainwright: Ledger = Ledger()
 
 
-class TFJob(Struct, frozen=True, rename="camel"):
+class TFJob(Manifest[TFJobSpec, TFJobStatus], frozen=True):
     """The whole object."""
-
-    metadata: ObjectMeta
-    spec: TFJobSpec
-    api_version: str = "kubeflow.org/v1"
-    kind: str = "TFJob"
-    status: TFJobStatus | None = None
 
 
 # -- replica types ---------------------------------------------------------------------------------------------------
@@ -181,15 +170,12 @@ def leading_type(spec: TFJobSpec) -> str:
 
 # -- versions --------------------------------------------------------------------------------------------------------
 
-_DEFAULTS, _RESTART = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
+_DEFAULTS, RESTART_POLICY = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
 VERSIONS = (
-    Version("v1", {_DEFAULTS: "v1", _RESTART: "Never"}),
+    Version("v1", {_DEFAULTS: "v1", RESTART_POLICY: "Never"}),
     # As the design document of v1alpha2 says, although its first release restarted nothing.
-    Version("v1alpha2", {_DEFAULTS: "v1alpha2", _RESTART: "Always"}),
+    Version("v1alpha2", {_DEFAULTS: "v1alpha2", RESTART_POLICY: "Always"}),
 )
-#: By version: the restart policy and the clean-up policy of a job that has none.
-DEFAULT_RESTART = {version.name: version.defaults[_RESTART] for version in VERSIONS}
-DEFAULT_CLEAN_UP = {"v1": "None", "v1alpha2": "Running"}
 
 
 def defaults_version(spec: TFJobSpec) -> str:

@@ -2,28 +2,29 @@
 """What an API server checks and completes when an object is created or changed, as hooks for the store.
 
 Jobs pass the same checks as on the command line; Secrets, ConfigMaps, pods and services get the defaults and checks of
-Kubernetes. A hook gets the stored object (or None) and the new one. It returns the new one, perhaps with defaults, or
-raises InvalidError with all problems. It never edits its arguments.
+Kubernetes. A hook gets the stored object (or None) and the new object. It returns the new object, perhaps with
+defaults, or raises InvalidError with all problems. It never edits its arguments.
 """
 
 import re
 from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import InvalidError
 from trainwright.kinds.base import Kind, Loaded, load, stored
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.scalars import under
-from trainwright.local.storage.store import Hook, Store
+from trainwright.local.storage.metadata import EXPECTED_NAME, OBJECT_NAME
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
 from trainwright.runtime.ports import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
 
+if TYPE_CHECKING:
+    from trainwright.local.storage.store import Hook, Store
+
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def content_problems(body: Body) -> Iterator[Problem]:
@@ -37,13 +38,12 @@ def content_problems(body: Body) -> Iterator[Problem]:
 
 
 def misnamed(body: Body) -> Iterator[Problem]:
-    """The problem of the object's name, if there is one."""
+    """The problem of the object's name, if the name is not valid."""
     name = (body.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
         yield Problem("metadata.name", "missing; expected a name")
-    elif not _OBJECT_NAME.fullmatch(name):
-        expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
-        yield Problem("metadata.name", f"{name[:60]!r} cannot be a name; {expected}, at most 253")
+    elif not OBJECT_NAME.fullmatch(name):
+        yield Problem("metadata.name", f"{name[:60]!r} cannot be a name; {EXPECTED_NAME}")
 
 
 def _text_problems(data: Any, path: str) -> Iterator[Problem]:
@@ -63,32 +63,28 @@ def _text_problems(data: Any, path: str) -> Iterator[Problem]:
 
 def _base64_problems(data: Any, path: str) -> Iterator[Problem]:
     yield from _text_problems(data, path)
-    for key, value in data.items() if isinstance(data, dict) else ():
-        if isinstance(value, str) and not _is_base64(value):
-            message = "expected text in base64; `stringData` takes plain text"
-            yield Problem(under(path, str(key)), message if path == "data" else "expected text in base64")
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        b64decode("".join(text.split()), validate=True)
-    except (NotBase64, ValueError):
-        return False
-    return True
+    texts = {key: value for key, value in data.items() if isinstance(value, str)} if isinstance(data, dict) else {}
+    for key, text in texts.items():
+        try:
+            b64decode("".join(text.split()), validate=True)
+        except ValueError:
+            hint = "; `stringData` takes plain text" if path == "data" else ""
+            yield Problem(under(path, str(key)), f"expected text in base64{hint}")
 
 
 _HOST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _POD_DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30))
 
 
-def install(store: Store) -> None:
+def install(store: "Store") -> None:
     """Register all hooks and conversions."""
     for kind in KINDS:
         store.convert(jobs_of(kind), partial(stored, kind))
         store.admit(jobs_of(kind), job_hook(kind))
-    for resource, hook in ((PODS, admit_pod), (SERVICES, admit_service), (SECRETS, admit_secret)):
-        store.admit(resource, hook)
-    store.admit(CONFIG_MAPS, admit_config_map)
+    store.admit(PODS, admit_pod)
+    store.admit(SERVICES, admit_service)
+    store.admit(SECRETS, admit_content)
+    store.admit(CONFIG_MAPS, admit_content)
 
 
 def _raise_problems(body: Body, problems: Iterator[Problem] | tuple[Problem, ...]) -> None:
@@ -101,7 +97,7 @@ def _raise_problems(body: Body, problems: Iterator[Problem] | tuple[Problem, ...
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def job_hook(kind: Kind) -> Hook:
+def job_hook(kind: Kind) -> "Hook":
     """The hook of one kind: it removes nulls and refuses invalid jobs."""
 
     def admit(before: Body | None, body: Body) -> Body:
@@ -109,8 +105,9 @@ def job_hook(kind: Kind) -> Hook:
             return body  # Only metadata changes: a job that an older version accepted stays valid.
         loaded = _load(kind, body)
         _raise_problems(body, loaded.errors)
-        if before is not None:
-            _raise_problems(body, _edit_problems(kind, before, loaded))
+        known = _load(kind, before).wire if before is not None else None
+        if known is not None:
+            _raise_problems(body, kind.check_edit(known, loaded.wire))
         cleaned: Body = without_nulls(body)
         return cleaned
 
@@ -120,11 +117,6 @@ def job_hook(kind: Kind) -> Hook:
 def _load(kind: Kind, body: Body) -> Loaded:
     """Load a job without its status, which belongs to the controller."""
     return load(kind, {part: value for part, value in body.items() if part != "status"})
-
-
-def _edit_problems(kind: Kind, before: Body, after: Loaded) -> tuple[Problem, ...]:
-    known = _load(kind, before)
-    return kind.check_edit(known.wire, after.wire) if known.wire is not None else ()
 
 
 def without_nulls(value: Any) -> Any:
@@ -173,18 +165,11 @@ def _host_name_problems(body: Body) -> Iterator[Problem]:
 # -- secrets and config maps ------------------------------------------------------------------------------------------
 
 
-def admit_secret(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
-    """Move `stringData` into `data`, in base64."""
-    plain = body.get("stringData") or {}
+def admit_content(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
+    """Check the data of a Secret or a ConfigMap, and move the `stringData` of a Secret into `data`, in base64."""
     _raise_problems(body, content_problems(body))
-    if "stringData" not in body:
+    if body["kind"] != "Secret" or "stringData" not in body:
         return body
-    encoded = {key: b64encode(text.encode()).decode() for key, text in plain.items()}
+    encoded = {key: b64encode(text.encode()).decode() for key, text in (body["stringData"] or {}).items()}
     rest = {part: value for part, value in body.items() if part != "stringData"}
     return {**rest, "data": {**(body.get("data") or {}), **encoded}}
-
-
-def admit_config_map(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
-    """Require text in `data` and base64 in `binaryData`."""
-    _raise_problems(body, content_problems(body))
-    return body

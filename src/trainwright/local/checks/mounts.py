@@ -2,7 +2,7 @@
 """Problems of a pod's volumes, and references to Secrets, ConfigMaps and volume claims that do not exist.
 
 The agent reports the same problems when it starts a container; these checks report all of them before anything runs.
-They ignore volumes that no container mounts, since the agent creates none of these.
+The checks ignore volumes that no container mounts, since the agent does not create such volumes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from trainwright.node.volumes import HOST_PATH_TYPES, PRESENT_PATHS, SUPPORTED, 
 
 
 class KnownObjects:
-    """The names and keys of the objects that a job may refer to, by kind; `created` are ConfigMaps that it creates."""
+    """The names and keys of the objects that a job may refer to, by kind; `created` are the job's own ConfigMaps."""
 
     def __init__(self, objects: Iterable[Body], namespace: str, created: frozenset[str] = frozenset()) -> None:
         self._created = created
@@ -27,9 +27,11 @@ class KnownObjects:
             if (meta.get("namespace") or namespace) == namespace:
                 keys = (key for part in ("data", "stringData", "binaryData") for key in body.get(part) or ())
                 self._keys.setdefault(str(body.get("kind")), {})[str(meta.get("name"))] = set(keys)
+        #: The names of ConfigMaps that the job creates although they exist.
+        self.conflicts = self._keys.get("ConfigMap", {}).keys() & created
 
     def missing(self, kind: str, ref: Body, path: str, name_field: str = "name") -> Iterator[Problem]:
-        """The problem of a reference to an object, or to a key of it, that does not exist."""
+        """The problem of a reference to an object, or to a key of an object, that does not exist."""
         name, key = str(ref.get(name_field) or ""), ref.get("key")
         if ref.get("optional") or (kind == "ConfigMap" and name in self._created):
             return
@@ -77,20 +79,24 @@ def _source_references(
             yield from known.missing(kind, item_ref, place, name_field)
 
 
-#: Placeholders for values that only a node knows; the checks do not use them.
+#: Placeholders for values that only a node knows; the checks do not use these values.
 _FACTS = environment.PodFacts("", "", "", {})
 
 
 def check(spec: Body, path: str, known: KnownObjects, *, sandboxed: bool) -> Iterator[Problem]:
-    """The problems of a pod's mounts, then those of the mounted volumes."""
+    """The problems of a pod's mounts, then the problems of the mounted volumes."""
     volumes = {str(one.get("name")): (place, one) for place, one in _indexed(spec, "volumes", path)}
     used: dict[str, None] = {}
-    for place, mount in _mounts(spec, path):
-        name = str(mount.get("name"))
-        if name in volumes and not sandboxed and not _present_without_mount(mount, volumes[name][1]):
-            yield _unmountable(place, mount)
-        elif name in volumes and (sandboxed or target_of(mount) not in PRESENT_PATHS):
+    mounts = (one for place, container in containers(spec, path) for one in _indexed(container, "volumeMounts", place))
+    for place, mount in mounts:
+        name, target = str(mount.get("name")), target_of(mount)
+        present = not sandboxed and target in PRESENT_PATHS
+        if name not in volumes or present:
+            continue
+        if sandboxed or same_path(volumes[name][1], str(mount.get("subPath") or ""), target):
             used[name] = None
+        else:
+            yield _unmountable(place, target)
     for name in used:
         yield from _volume_problems(*volumes[name], known)
         yield from _written_files(spec, *volumes[name])
@@ -100,20 +106,14 @@ def _indexed(body: Body, key: str, path: str) -> Iterator[tuple[str, Body]]:
     return ((item(f"{path}.{key}", index), one) for index, one in enumerate(body.get(key) or ()))
 
 
-def _mounts(spec: Body, path: str) -> Iterator[tuple[str, Body]]:
+def containers(spec: Body, path: str) -> Iterator[tuple[str, Body]]:
+    """All containers of a pod with their paths."""
     for group in ("initContainers", "containers"):
-        for place, container in _indexed(spec, group, path):
-            yield from _indexed(container, "volumeMounts", place)
+        yield from _indexed(spec, group, path)
 
 
-def _present_without_mount(mount: Body, volume: Body) -> bool:
-    """Whether the path has the right content without a mount."""
-    target = target_of(mount)
-    return target in PRESENT_PATHS or same_path(volume, str(mount.get("subPath") or ""), target)
-
-
-def _unmountable(path: str, mount: Body) -> Problem:
-    place = f"at {target_of(mount)} in the process runtime, where pods see this machine's files as they are"
+def _unmountable(path: str, target: str) -> Problem:
+    place = f"at {target} in the process runtime, where pods see this machine's files as they are"
     advice = "use `--runtime sandbox`, or a hostPath of that same path"
     return Problem(f"{path}.mountPath", f"nothing can be mounted {place}; {advice}")
 

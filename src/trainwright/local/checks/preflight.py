@@ -2,7 +2,7 @@
 """Finds what can never work on this machine before a run starts anything.
 
 The checks use the pods as they will be created (a run mode may replace commands) and report paths in the manifest. They
-do not report what may succeed later, such as a pod that waits for resources; the scheduler and the agents report that.
+do not report what may succeed later, such as a pod that waits for resources: the scheduler and the agents do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from trainwright.kinds.base import load
 from trainwright.kinds.gangs import T9K_QUEUE_LABEL
 from trainwright.kinds.registry import find
-from trainwright.kinds.scalars import item, under
+from trainwright.kinds.scalars import under
 from trainwright.kinds.template import templates
 from trainwright.local.checks import mounts
-from trainwright.local.checks.mounts import KnownObjects, environment_problems
+from trainwright.local.checks.mounts import KnownObjects, containers, environment_problems
 from trainwright.local.scheduling.affinity import refusal, terms
 from trainwright.local.scheduling.cache import NodeInfo, node_info
 from trainwright.local.scheduling.reasons import Requests, never_fits, shortage
@@ -27,7 +27,7 @@ from trainwright.model.site import Site
 from trainwright.node.devices.inventory import GPU
 from trainwright.node.requests import asks, total
 
-#: Fields that name a queue, of GenericJob; of TFJob and PaddleJob; of PaddleJob.
+#: The fields that name a queue: one of GenericJob, one of TFJob and PaddleJob, one of PaddleJob.
 _QUEUE_FIELDS = (
     ("spec", "scheduler", "t9kScheduler", "queue"),
     ("spec", "runPolicy", "schedulingPolicy", "queue"),
@@ -72,9 +72,8 @@ def check(
         return ()
     job, node_infos = loaded.job, [node_info(node) for node in nodes]
     all_pods = tuple(_role_pods(job, document))
-    objects = tuple(objects)
     known = KnownObjects(objects, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
-    found = [*_name_conflict(job, objects), *check_queues(document), *_capacity_problems(job, all_pods, node_infos)]
+    found = [*_name_conflict(job, known), *check_queues(document), *_capacity_problems(job, all_pods, node_infos)]
     for pods in all_pods:
         found += _container_problems(job, pods, known, frozenset(variables))
         found += mounts.check(pods.spec, pods.path, known, sandboxed=runtime == "sandbox")
@@ -83,15 +82,11 @@ def check(
     return tuple(dict.fromkeys(found))
 
 
-def _name_conflict(job: Job, objects: Iterable[Body]) -> Iterator[Problem]:
-    """Report a ConfigMap with the name of the one that the job creates: pods would wait for ever for their own."""
-    gates = [role.gate for role in job.roles if role.gate]
-    for body in objects:
-        meta = body.get("metadata") or {}
-        same_namespace = (meta.get("namespace") or job.key.namespace) == job.key.namespace
-        if body.get("kind") == "ConfigMap" and same_namespace and meta.get("name") in gates:
-            message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
-            yield Problem("metadata.name", message)
+def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
+    """Report a ConfigMap that has the name of the job's own ConfigMap: pods would wait for their own for ever."""
+    if known.conflicts:
+        message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
+        yield Problem("metadata.name", message)
 
 
 def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
@@ -99,20 +94,14 @@ def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
     for role in job.roles:
         replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
         spec = job.dialect.pod(job, replica, Site())["spec"]
-        # Roles with equal templates get the paths in the order of the document.
+        # If roles have equal templates, each takes the first path in the document that no other role has taken.
         path = next((path for path, template in candidates if template == role.template), "spec")
         candidates = [one for one in candidates if one[0] != path]
         yield RolePods(role, f"{path}.spec", spec)
 
 
-def _containers_of(pods: RolePods) -> Iterator[tuple[str, Body]]:
-    for group in ("initContainers", "containers"):
-        for index, container in enumerate(pods.spec.get(group) or ()):
-            yield item(f"{pods.path}.{group}", index), container
-
-
 def _container_problems(job: Job, pods: RolePods, known: KnownObjects, variables: frozenset[str]) -> Iterator[Problem]:
-    for path, container in _containers_of(pods):
+    for path, container in containers(pods.spec, pods.path):
         if not container.get("command"):
             message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
             # A suspended job may get a command before it is resumed.
@@ -147,8 +136,8 @@ def _hint(requests: Requests, reason: str) -> str:
 
 
 def _requests_path(pods: RolePods) -> str:
-    """The path of the requests, if only one container has some; else the path of the containers."""
-    paths = [path for path, container in _containers_of(pods) if container.get("resources")]
+    """The path of the requests, if only one container has requests; else the path of the containers."""
+    paths = [path for path, container in containers(pods.spec, pods.path) if container.get("resources")]
     return f"{paths[0]}.resources" if len(paths) == 1 else f"{pods.path}.containers"
 
 
@@ -174,13 +163,12 @@ def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Seque
 
 def _ignored_fields(pods: RolePods) -> Iterator[Problem]:
     """Warn about fields that have no effect here."""
-    for path, container in _containers_of(pods):
+    for path, container in containers(pods.spec, pods.path):
         for probe_name in _PROBES:
             probe = container.get(probe_name) or {}
             if probe and not probe.get("exec"):
-                yield Problem(
-                    f"{path}.{probe_name}", "only exec probes are run here; this one counts as passed", warning=True
-                )
+                message = "only exec probes are run here; this one counts as passed"
+                yield Problem(f"{path}.{probe_name}", message, warning=True)
         if (container.get("securityContext") or {}).get("runAsUser") is not None:
             yield Problem(f"{path}.securityContext.runAsUser", _RUN_AS_MESSAGE, warning=True)
     if (pods.spec.get("securityContext") or {}).get("runAsUser") is not None:

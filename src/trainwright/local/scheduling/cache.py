@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from trainwright.kinds import gangs
 from trainwright.local.scheduling.affinity import NodeTerms, NodeTraits, terms, traits
+from trainwright.local.storage.metadata import key_of
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.node.devices.inventory import LeasedDevices
@@ -76,9 +77,8 @@ class NodeUsage:
 
     def release(self, pod: PodInfo, node: str) -> None:
         """Subtract the requests of a pod from its node."""
-        used = self.used[node]
         for name, amount in pod.requests:
-            used[name] -= amount
+            self.used[node][name] -= amount
 
     def join(self, pod: PodInfo) -> None:
         """Count a member of a gang."""
@@ -174,7 +174,7 @@ class SchedulerCache:
 
     def update_pod(self, body: Body) -> None:
         """Add a pod, or replace it if the version is newer."""
-        key, version = _key(body), int(body["metadata"].get("resourceVersion") or 0)
+        key, version = key_of(body), int(body["metadata"].get("resourceVersion") or 0)
         before = self._pods.get(key)
         if before is not None and before.info.uid != body["metadata"]["uid"]:
             self._remove(key, before)
@@ -210,7 +210,7 @@ class SchedulerCache:
 
     def remove_pod(self, body: Body) -> None:
         """Remove a deleted pod."""
-        key = _key(body)
+        key = key_of(body)
         before = self._pods.get(key)
         if before is None or before.info.uid != body["metadata"]["uid"]:
             return
@@ -221,17 +221,14 @@ class SchedulerCache:
     def _remove(self, key: Key, cached: CachedPod, *, keep_in_gang: bool = False) -> None:
         if cached.uses_node:
             self.usage.release(cached.info, cached.node)
-        if not keep_in_gang:
-            self.usage.leave(cached.info)
-        elif cached.info.group is not None:
-            self.usage.join(cached.info)
+        (self.usage.join if keep_in_gang else self.usage.leave)(cached.info)
         self.pending.pop(key, None)
         del self._pods[key]
         self.revision += 1
 
     def replace_pods(self, bodies: Iterable[Body]) -> None:
         """Replace all pods."""
-        listed = {_key(body): body for body in bodies}
+        listed = {key_of(body): body for body in bodies}
         for key in [key for key in self._pods if key not in listed]:
             self._remove(key, self._pods[key])
         for body in listed.values():
@@ -261,16 +258,16 @@ class SchedulerCache:
 
     def update_group(self, body: Body) -> None:
         """Add or replace a pod group."""
-        self.groups[_key(body)] = group_info(body)
+        self.groups[key_of(body)] = group_info(body)
         self.revision += 1
 
     def remove_group(self, body: Body) -> None:
         """Remove a deleted pod group, and forget its succeeded members that are deleted."""
-        self._forget(_key(body))
+        self._forget(key_of(body))
 
     def replace_groups(self, bodies: Iterable[Body]) -> None:
         """Replace all pod groups."""
-        listed = {_key(body): group_info(body) for body in bodies}
+        listed = {key_of(body): group_info(body) for body in bodies}
         for key in [key for key in self.groups if key not in listed]:
             self._forget(key)
         self.groups.update(listed)
@@ -279,12 +276,7 @@ class SchedulerCache:
     def _forget(self, key: Key) -> None:
         self.groups.pop(key, None)
         self.revision += 1
-        members = self.usage.members.pop(key, set())
-        for name in members:
+        for name in self.usage.members.pop(key, set()):
             cached = self._pods.get(Key(key.namespace, name))
             if cached is not None and cached.in_gang:
                 self.usage.join(cached.info)
-
-
-def _key(body: Body) -> Key:
-    return Key(body["metadata"].get("namespace", ""), body["metadata"]["name"])

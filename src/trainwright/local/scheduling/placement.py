@@ -70,7 +70,7 @@ class _Pass:
     def _single(self, pod: PodInfo) -> None:
         demands = pod.requests, pod.terms
         held = pod.gates or pod.ganged
-        node = "" if held or demands in self.unplaceable else self.room.choose(pod)
+        node = "" if held or demands in self.unplaceable else _choose_node(self.room, pod)
         if node:
             self.room.take(pod.requests, node)
             self.placed.append((pod, node))
@@ -119,6 +119,16 @@ class _Pass:
         return gang_reason(min_members, present, waiting, self.room)
 
 
+def _choose_node(room: FreeRoom, pod: PodInfo, *, pack: bool = False) -> str:
+    """The node where the pod fits with the largest free share, or the smallest one with `pack`; empty: none."""
+    best, lowest = "", float("inf")
+    for name in room.accepting(pod.terms):
+        share = -room.used_share[name] if pack else room.used_share[name]
+        if share < lowest and room.fits(pod.requests, name):
+            best, lowest = name, share
+    return best
+
+
 def _place_gang(room: FreeRoom, members: list[PodInfo], missing: int) -> list[Placement]:
     """Nodes for as many members as fit at the same time, at least for `missing` of them; else none.
 
@@ -140,7 +150,7 @@ def _trial(room: FreeRoom, members: list[PodInfo], missing: int, *, pack: bool) 
     optional = len(members) - missing
     for pod in members:
         demands = pod.requests, pod.terms
-        node = "" if demands in unplaceable else room.choose(pod, pack=pack)
+        node = "" if demands in unplaceable else _choose_node(room, pod, pack=pack)
         if node:
             room.take(pod.requests, node)
             placements.append((pod, node))

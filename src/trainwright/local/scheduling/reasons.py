@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The free resources of the nodes during one pass of the scheduler, and the reasons of the pods that wait. Pure.
 
-Pods go to the node with the largest free share. A pod without requests counts as a hundredth of a node, so that such
-pods are spread, too. A reason becomes the message of the pod's condition PodScheduled. It tells a person whether it
-helps to wait and, if not, which number to change. `NEVER` begins the reasons of pods for which waiting does not help.
+A pod without requests counts as a hundredth of a node, so that such pods are spread, too. A reason becomes the message
+of the pod's condition PodScheduled. It tells a person whether it helps to wait and, if not, which number to change.
+`NEVER` begins the reasons of pods for which waiting does not help.
 """
 
 from collections import Counter
@@ -28,7 +28,8 @@ class FreeRoom:
         #: The devices of other runs.
         self.leased = leased or {}
         self.free: dict[str, Amounts] = {}
-        self._used_share: dict[str, float] = {}
+        #: The used share of each node, from 0 to 1: the mean of its CPU, memory and devices.
+        self.used_share: dict[str, float] = {}
         self._accepting_nodes: dict[NodeTerms, tuple[str, ...]] = {}
         self._counted_resources = {name: _counted_resources(node.total) for name, node in self.nodes.items()}
         for name, node in self.nodes.items():
@@ -42,21 +43,10 @@ class FreeRoom:
         """The nodes that accept a pod with these terms, whether or not it fits."""
         names = self._accepting_nodes.get(terms)
         if names is None:
-            names = () if terms.unsupported else tuple(self._find_accepting(terms))
+            nodes = {} if terms.unsupported else self.nodes
+            names = tuple(name for name, node in nodes.items() if not refusal(terms, node.traits))
             self._accepting_nodes[terms] = names
         return names
-
-    def _find_accepting(self, terms: NodeTerms) -> Iterable[str]:
-        return (name for name, node in self.nodes.items() if not refusal(terms, node.traits))
-
-    def choose(self, pod: PodInfo, *, pack: bool = False) -> str:
-        """The node where the pod fits with the largest free share, or the smallest one with `pack`; empty: none."""
-        best, lowest = "", float("inf")
-        for name in self.accepting(pod.terms):
-            share = -self._used_share[name] if pack else self._used_share[name]
-            if share < lowest and self.fits(pod.requests, name):
-                best, lowest = name, share
-        return best
 
     def fits(self, requests: Requests, name: str) -> bool:
         """Whether the node has enough free resources."""
@@ -74,14 +64,14 @@ class FreeRoom:
         self._update_share(name)
 
     def release(self, requests: Requests, name: str) -> None:
-        """Add requests to the free resources of a node."""
+        """Give the requested resources back: they are free on the node again."""
         self.take(tuple([(resource, -amount) for resource, amount in requests]), name)
 
     def _update_share(self, name: str) -> None:
         free, total = self.free[name], self.nodes[name].total
         used = [1 - free[resource] / total[resource] for resource in self._counted_resources[name]]
         shares = sum(used) / len(used) if used else 0.0
-        self._used_share[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _POD_SHARE
+        self.used_share[name] = shares + (total.get(PODS, 0) - free.get(PODS, 0)) * _POD_SHARE
 
 
 def _counted_resources(total: Amounts) -> tuple[str, ...]:
@@ -156,7 +146,7 @@ def _together(head: str, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
     if never:
         return NEVER + head + never
     accepting = {name for pod in waiting for name in room.accepting(pod.terms)}
-    free = _positive(room.free[name] for name in sorted(accepting))
+    free = total({one: max(0, amount) for one, amount in room.free[name].items()} for name in sorted(accepting))
     parts = (
         f"{resource}: needs {needed(resource, n)} together, {free_of(resource, free.get(resource, 0), has[resource])}"
         f"{_holders(resource, sorted(accepting), room)}"
@@ -176,10 +166,6 @@ def shortage(requests: Requests, has: Mapping[str, int]) -> str:
         f"{one}: needs {needed(one, amount)} together, all nodes have {present(one, has.get(one, 0))}"
         for one, amount in _missing(requests, has)
     )
-
-
-def _positive(many: Iterable[Amounts]) -> Amounts:
-    return total({name: max(0, amount) for name, amount in one.items()} for one in many)
 
 
 def _missing(requests: Requests, has: Mapping[str, int]) -> list[tuple[str, int]]:

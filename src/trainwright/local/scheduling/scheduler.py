@@ -8,16 +8,17 @@ placed.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
 
 from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
+from trainwright.local.cluster import LocalCluster
 from trainwright.local.scheduling.affinity import ready_condition
 from trainwright.local.scheduling.cache import Leased, PodInfo, SchedulerCache, finished
 from trainwright.local.scheduling.placement import Placements, place
+from trainwright.local.storage.metadata import key_of
 from trainwright.model.job import Body
 from trainwright.model.meta import DEVICES, Key
 from trainwright.model.units import rfc3339
@@ -36,7 +37,6 @@ from trainwright.runtime.ports import (
 )
 
 _LOG = logging.getLogger(__name__)
-_NODES = NODES.whole()
 #: Seconds between the first event and the pass, so that one pass handles a burst of events.
 _COALESCE_SECONDS = 0.002
 #: Seconds until the reason of a waiting pod is written; most pods have a node before that.
@@ -54,20 +54,12 @@ _MUTEX_TRIES = 50
 _MUTEX_PAUSE_SECONDS = 0.01
 
 
-class Bind(Protocol):
-    """A function that binds pods to nodes, such as `Store.bind`."""
-
-    def __call__(self, key: Key, node: str, *, uid: str = "", annotations: Mapping[str, str] | None = None) -> Body:
-        """Put a pod on a node, with these annotations. ConflictError: it has another node or is being deleted."""
-        ...
-
-
 class Scheduler:
     """Places pods until it is cancelled."""
 
-    def __init__(self, cluster: Cluster, bind: Bind, clock: Clock, devices: DevicePool | None = None) -> None:
+    def __init__(self, cluster: LocalCluster, clock: Clock, devices: DevicePool | None = None) -> None:
         self.cache = SchedulerCache()
-        self._cluster, self._bind, self._clock = cluster, bind, clock
+        self._cluster, self._clock = cluster, clock
         self._devices = devices if devices is not None and devices.resources else None
         self._wake, self._reasons_changed = asyncio.Event(), asyncio.Event()
         self._decided_revision = -1
@@ -107,7 +99,11 @@ class Scheduler:
             self._wake_if_changed()
 
         def changed(changes: tuple[WatchEvent, ...]) -> None:
-            _apply(changes, update, remove)
+            for change in changes:
+                if change.what is WatchEventType.DELETED:
+                    remove(change.item)
+                elif change.what is not WatchEventType.BOOKMARK:
+                    update(change.item)
             self._wake_if_changed()
 
         async def on_end(error: ApiError | None) -> None:
@@ -169,7 +165,7 @@ class Scheduler:
         placed: list[tuple[PodInfo, str]] = []
         granted: dict[str, Granted] = {}
         for members in gangs.values():
-            found = devices.grant([one for pod, node in members if (one := self._request(pod, node)) is not None])
+            found = devices.grant([one for pod, node in members if (one := self._request(pod, node, devices))])
             if found is None:
                 self._lease_refused = True
                 continue
@@ -177,9 +173,8 @@ class Scheduler:
             granted |= found
         return replace(decisions, placed=tuple(placed)), granted
 
-    def _request(self, pod: PodInfo, node: str) -> DeviceRequest | None:
-        wanted = counts(pod.requests, self._devices.resources) if self._devices is not None else {}
-        cached = self.cache.cached(pod.key)
+    def _request(self, pod: PodInfo, node: str, devices: DevicePool) -> DeviceRequest | None:
+        wanted, cached = counts(pod.requests, devices.resources), self.cache.cached(pod.key)
         return DeviceRequest(pod.uid, node, cached.body, wanted) if wanted and cached is not None else None
 
     def _devices_requested(self) -> bool:
@@ -188,9 +183,8 @@ class Scheduler:
 
     def _uses_devices(self, pod: Body) -> bool:
         """Whether a pod may use its devices: it exists and has not ended."""
-        meta = pod["metadata"]
-        cached = self.cache.cached(Key(meta.get("namespace", ""), meta["name"]))
-        return cached is not None and cached.info.uid == meta["uid"] and not finished(cached.body)
+        cached = self.cache.cached(key_of(pod))
+        return cached is not None and cached.info.uid == pod["metadata"]["uid"] and not finished(cached.body)
 
     async def _maintain_leases(self, devices: DevicePool) -> None:
         """Return leases that are not needed any longer, and start a pass when other runs have returned theirs."""
@@ -230,7 +224,7 @@ class Scheduler:
         """Bind a pod and apply the answer to the cache at once. After a conflict the watch delivers the new state."""
         annotations = _annotations(granted) if granted else None
         try:
-            self.cache.update_pod(self._bind(pod.key, node, uid=pod.uid, annotations=annotations))
+            self.cache.update_pod(self._cluster.store.bind(pod.key, node, uid=pod.uid, annotations=annotations))
         except (ConflictError, NotFoundError) as error:
             _LOG.info("pod not bound pod=%s node=%s error=%s", pod.key, node, error)
 
@@ -255,11 +249,9 @@ class Scheduler:
             return
         self._written[pod.uid] = reason
         conditions = unscheduled((cached.body.get("status") or {}).get("conditions") or (), reason, self._clock)
-        body = {"status": {"conditions": conditions}}
+        body, version = {"status": {"conditions": conditions}}, str(cached.version)
         try:
-            await self._cluster.patch(
-                PODS.whole(), pod.key, body, uid=pod.uid, version=str(cached.version), status=True
-            )
+            await self._cluster.patch(PODS.whole(), pod.key, body, uid=pod.uid, version=version, status=True)
         except ApiError as error:
             # The pod has changed, so another pass follows and writes the reason.
             _LOG.info("reason not written pod=%s error=%s", pod.key, error)
@@ -284,18 +276,10 @@ def _annotations(granted: Granted) -> dict[str, str]:
     return {DEVICES: msgspec.json.encode(granted).decode()}
 
 
-def _apply(changes: tuple[WatchEvent, ...], update: Callable[[Body], None], remove: Callable[[Body], None]) -> None:
-    for change in changes:
-        if change.what is WatchEventType.DELETED:
-            remove(change.item)
-        elif change.what is not WatchEventType.BOOKMARK:
-            update(change.item)
-
-
 async def mark_node_lost(cluster: Cluster, name: str, clock: Clock, reason: str = "the node agent went away") -> None:
     """Set the Ready condition of a node to Unknown, unless the node does not exist or is not ready already."""
     try:
-        node = await cluster.get(_NODES, Key("", name))
+        node = await cluster.get(NODES.whole(), Key("", name))
     except NotFoundError:
         return
     conditions = (node.get("status") or {}).get("conditions") or []
@@ -306,4 +290,4 @@ async def mark_node_lost(cluster: Cluster, name: str, clock: Clock, reason: str 
     unknown |= {key: ready[key] for key in ("lastHeartbeatTime",) if key in ready}
     unknown["lastTransitionTime"] = rfc3339(clock.now())
     others = [one for one in conditions if one.get("type") != "Ready"]
-    await cluster.patch(_NODES, Key("", name), {"status": {"conditions": [*others, unknown]}}, status=True)
+    await cluster.patch(NODES.whole(), Key("", name), {"status": {"conditions": [*others, unknown]}}, status=True)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocking client of an engine's socket, for commands.
 
-It must be quick to import. Resources are therefore given by their ID (`pods`) and objects by (namespace, name): to
-import the types of `runtime` takes longer than most commands run.
+This module must be quick to import. Resources are therefore given by their ID (`pods`) and objects by (namespace,
+name): to import the types of `runtime` takes longer than most commands run.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -25,139 +25,83 @@ from trainwright.local.sockets.protocol import (
 )
 
 if TYPE_CHECKING:
-    from trainwright.local.sockets.protocol import Body, CreateRequest, ListResult, ObjectRequest, Reply
+    from trainwright.local.sockets.protocol import Body, ListResult, ObjectRequest, Reply
 
 Key = tuple[str, str]
 
 
 class BlockingClient:
-    """A connection to the engine that listens at that path. All methods raise UnavailableError if it does not answer.
+    """A connection to the engine that listens at that path. Methods raise UnavailableError without an answer.
 
     The constructor raises EngineError if the engine has another version.
     """
 
     def __init__(self, path: Path, *, timeout: float | None = 30) -> None:
-        self._path, self._number = path, 0
-        self._connection = _BlockingConnection(path, timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def call(self, verb: str, request: Mapping[str, Any]) -> Any:
-        """Call any verb of the socket, including the engine's own; fields of the request that are None are left out."""
-        self._number += 1
-        self._connection.send(self._number, verb, request)
-        while (answer := self._connection.receive())["id"] not in (self._number, None):
-            pass  # The answer to an earlier call that did not wait for it.
-        return _checked(answer).get("result")
-
-    def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
-        """The objects of a scope (`namespace`, `labels`, `fields`), and their version."""
-        page: ListResult = self.call("list", {"resource": resource, **scope})
-        return page["items"], page["version"]
-
-    def get(self, resource: str, key: Key) -> Body:
-        """One object."""
-        found: Body = self.call("get", _object(resource, key))
-        return found
-
-    def create(self, resource: str, body: Body) -> Body:
-        """Create an object."""
-        request: CreateRequest = {"resource": resource, "body": body}
-        made: Body = self.call("create", request)
-        return made
-
-    def patch(self, resource: str, key: Key, body: Body, **options: Any) -> Body:
-        """Merge-patch an object. `status=True` patches only its status; `uid` and `version` must match if given."""
-        changed: Body = self.call("patch", {**_object(resource, key), "body": body, **options})
-        return changed
-
-    def delete(self, resource: str, key: Key, **options: Any) -> Body | None:
-        """Delete an object (`uid`, `grace`, `propagation`); returns it if a grace period or a finalizer keeps it."""
-        remaining: Body | None = self.call("delete", {**_object(resource, key), **options})
-        return remaining
-
-    def watch(
-        self, resource: str, *, since: str = "", timeout: float | None = None, **scope: str
-    ) -> Iterator[tuple[str, str, Body]]:
-        """The events as (type, version, object), on a separate connection; without `since` the existing objects first.
-
-        Raises UnavailableError when the engine ends, or when no event has come for `timeout` seconds.
-        """
-        connection = _BlockingConnection(self._path, timeout)
-        try:
-            connection.send(1, "watch", {"resource": resource, "since": since, **scope})
-            while True:
-                for kind, version, body in _checked(connection.receive())["changes"]:
-                    if body is not None:
-                        yield kind, version, body
-        finally:
-            connection.close()
-
-
-def _object(resource: str, key: Key) -> ObjectRequest:
-    return {"resource": resource, "namespace": key[0], "name": key[1]}
-
-
-def _checked(reply: Reply) -> Reply:
-    """The reply; raises its error."""
-    if "error" in reply:
-        raise api_error(reply["error"])
-    return reply
-
-
-class _BlockingConnection:
-    """One connection."""
-
-    def __init__(self, path: Path, timeout: float | None) -> None:
-        self._path, self._lines, self._received = path, LineSplitter(MAX_ANSWER_BYTES), deque[bytes]()
+        self._path, self._number = path, HELLO_ID
+        self._lines, self._received = LineSplitter(MAX_ANSWER_BYTES), deque[bytes]()
         try:
             self._socket = connect(path)
         except OSError as error:
             raise UnavailableError(f"no engine answers at {path}: {error.strerror or error}") from None
         self._socket.settimeout(timeout)
         try:
-            self.send(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL))
-            check_hello(self.receive(), path)
+            check_hello(self._exchange(HELLO, hello(ENGINE_PROTOCOL)), path)
         except BaseException:
-            self.close()
+            self._socket.close()
             raise
 
-    def close(self) -> None:
-        """Close the connection."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def send(self, number: int, verb: str, request: Mapping[str, Any]) -> None:
-        """Send a request."""
-        fields = {name: value for name, value in request.items() if value is not None}
-        try:
-            self._socket.sendall(encode({"id": number, "verb": verb, **fields}))
-        except OSError as error:
-            raise self._lost_error(error) from None
+    def call(self, verb: str, request: Mapping[str, Any]) -> Any:
+        """Call any verb of the socket, including the engine's own; fields of the request that are None are left out."""
+        reply = self._exchange(verb, {name: value for name, value in request.items() if value is not None})
+        if "error" in reply:
+            raise api_error(reply["error"])
+        return reply.get("result")
 
-    def receive(self) -> Reply:
-        """Wait for the next reply and return it."""
+    def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
+        """The objects of a scope (`namespace`, `labels`, `fields`), and the version of the list."""
+        page: ListResult = self.call("list", {"resource": resource, **scope})
+        return page["items"], page["version"]
+
+    def get(self, resource: str, key: Key) -> Body:
+        """One object."""
+        return cast("Body", self.call("get", _object(resource, key)))
+
+    def patch(self, resource: str, key: Key, body: Body, **options: Any) -> Body:
+        """Merge-patch an object. `status=True` patches only its status; `uid` and `version` must match if given."""
+        return cast("Body", self.call("patch", {**_object(resource, key), "body": body, **options}))
+
+    def delete(self, resource: str, key: Key, **options: Any) -> Body | None:
+        """Delete an object (`uid`, `grace`, `propagation`); returns the object if it is kept for now."""
+        return cast("Body | None", self.call("delete", {**_object(resource, key), **options}))
+
+    def _exchange(self, verb: str, request: Mapping[str, Any]) -> Reply:
+        """Send a request and wait for its reply; replies to earlier calls that did not wait are ignored."""
+        number, self._number = self._number, self._number + 1
+        try:
+            self._socket.sendall(encode({"id": number, "verb": verb, **request}))
+            while (reply := self._receive())["id"] not in (number, None):
+                pass
+        except TimeoutError:
+            message = f"the engine at {self._path} does not answer; is its process stopped (Ctrl-Z)?"
+            raise UnavailableError(message) from None
+        except (OSError, LineTooLongError) as error:
+            raise UnavailableError(f"the connection to the engine at {self._path} is gone: {error}") from None
+        return reply
+
+    def _receive(self) -> Reply:
         while not self._received:
-            self._received.extend(self._read())
-        return cast("Reply", decode(self._received.popleft()))
-
-    def _read(self) -> list[bytes]:
-        try:
             data = self._socket.recv(CHUNK_BYTES)
             if not data:
                 raise ConnectionResetError("the engine has closed it")
-            return self._lines.feed(data)
-        except (OSError, LineTooLongError) as error:
-            raise self._lost_error(error) from None
+            self._received.extend(self._lines.feed(data))
+        return cast("Reply", decode(self._received.popleft()))
 
-    def _lost_error(self, error: Exception) -> UnavailableError:
-        if isinstance(error, TimeoutError):
-            return UnavailableError(f"the engine at {self._path} does not answer; is its process stopped (Ctrl-Z)?")
-        return UnavailableError(f"the connection to the engine at {self._path} is gone: {error}")
+
+def _object(resource: str, key: Key) -> ObjectRequest:
+    return {"resource": resource, "namespace": key[0], "name": key[1]}

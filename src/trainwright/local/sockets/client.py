@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The asyncio client of an engine's socket: a `Cluster` for node agents that run in their own processes.
 
-All calls share one connection, which is made at the first call. When it breaks, every waiting call and every watch
-raises UnavailableError; the next call connects again.
+All calls share one connection, which is made at the first call. When the connection breaks, every waiting call and
+every watch raises UnavailableError; the next call connects again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: Batches that may wait for the reader of a watch. A reader that is further behind must list again.
+#: Maximum number of batches that wait for the reader of a watch. A reader that is further behind must list again.
 _MAX_QUEUED_BATCHES = 1024
 _Batches = Queue[list[protocol.Change] | ApiError]
 _decode_reply = msgspec.json.Decoder(protocol.Reply).decode
@@ -60,7 +60,7 @@ class RemoteCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; a later call makes a new one."""
+        """Close the connection; a later call makes a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -70,7 +70,7 @@ class RemoteCluster:
         return await (await self._connected()).ask(verb, request)
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """The objects in the scope, at least as new as that version."""
+        """The objects in the scope, at least as new as the version `not_older_than`."""
         request: protocol.ListRequest = {**_scope(resource, scope), "notOlderThan": not_older_than}
         page: protocol.ListResult = await self.call("list", request)
         return ListPage(tuple([resource.decode(item) for item in page["items"]]), page["version"])
@@ -78,7 +78,7 @@ class RemoteCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The events after that version, in batches."""
+        """The events after the version `since`, in batches."""
         connection = await self._connected()
         number, batches = connection.subscribe({**_scope(resource, scope), "since": since})
         try:
@@ -121,7 +121,7 @@ class RemoteCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object; returns it if a grace period or a finalizer keeps it."""
+        """Delete an object; returns the object if a grace period or a finalizer keeps it."""
         request: protocol.DeleteRequest = {
             **_object(resource, key),
             "uid": uid,
@@ -139,8 +139,7 @@ class RemoteCluster:
     async def _connected(self) -> "_AsyncConnection":
         async with self._opening:
             if self._connection is None or self._connection.lost:
-                self._connection = connection = await _AsyncConnection.open(self._path)
-                await connection.say_hello()
+                self._connection = await _AsyncConnection.open(self._path)
             return self._connection
 
 
@@ -168,12 +167,18 @@ class _AsyncConnection:
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Connect. Raises UnavailableError if no engine listens."""
+        """Connect and exchange versions. UnavailableError: no engine listens; EngineError: another version."""
         try:
             reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         except OSError as error:
             raise UnavailableError(f"no engine answers at {path}: {error.strerror or error}") from None
-        return cls(path, reader, writer)
+        connection = cls(path, reader, writer)
+        try:
+            check_hello(await connection._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), path)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def close(self) -> None:
         """Close the connection."""
@@ -181,15 +186,6 @@ class _AsyncConnection:
         await asyncio.gather(self._reading, return_exceptions=True)
         with suppress(OSError):
             await self._writer.wait_closed()
-
-    async def say_hello(self) -> None:
-        """Exchange versions with the engine. Raises EngineError, and then the connection is closed."""
-        try:
-            check_hello(await self._exchange(HELLO_ID, HELLO, hello(ENGINE_PROTOCOL)), self._path)
-        except BaseException:
-            self._reading.cancel()
-            self._set_lost()
-            raise
 
     async def ask(self, verb: str, request: Mapping[str, Any]) -> Any:
         """Send a request and return its result."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages on the socket of an engine, which are lines of JSON, and how to connect to it.
+"""The messages on the socket of an engine, which are lines of JSON, and how to connect to the socket.
 
     {"id": 0, "verb": "hello", "protocol": 1, "version": "…"}    →  {"id": 0, "result": {"protocol": 1, "version": "…"}}
     {"id": 1, "verb": "get", "resource": "pods", "namespace": "a", "name": "b"}    →  {"id": 1, "result": {…}}
@@ -26,10 +26,10 @@ from trainwright.jsonlines import ENGINE_PROTOCOL, mismatch
 
 #: The first verb of every connection, and the id of that request.
 HELLO, HELLO_ID = "hello", 0
-#: Bytes of one read, and the greatest length of an engine's answer in bytes.
+#: The number of bytes of one read, and the greatest length of an engine's answer in bytes.
 CHUNK_BYTES, MAX_ANSWER_BYTES = 1 << 18, 1 << 30
 
-#: The greatest length of a Unix socket's address in bytes, without the final zero. Linux allows 107, others 103.
+#: The greatest length of a Unix socket's address in bytes, without the final zero. Linux allows 107, other systems 103.
 _MAX_ADDRESS_BYTES = 103
 _OWN_DESCRIPTORS = "/proc/self/fd"
 
@@ -103,13 +103,6 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 # -- requests; each also has an `id` and a `verb` ---------------------------------------------------------------------
 
 
-class HelloRequest(TypedDict):
-    """`hello`: the version of the client."""
-
-    protocol: int
-    version: str
-
-
 class ScopeRequest(TypedDict):
     """Selects objects of a resource."""
 
@@ -181,7 +174,7 @@ class BindRequest(TypedDict):
 
 
 class HeartbeatRequest(TypedDict):
-    """`heartbeat`: an agent in its own process sends its node, its process ID and that of its supervisor."""
+    """`heartbeat`: an agent in its own process sends its node, its process ID and its supervisor's process ID."""
 
     node: str
     pid: int

@@ -2,7 +2,7 @@
 """The private socket of an engine: the verbs of a cluster, and the engine's own verbs, for other processes.
 
 Objects are sent whole; the client decodes the parts that it needs. Every process that can open the socket may use all
-verbs, so its mode is 0600; a folder that is created for it has mode 0700.
+verbs, so its mode is 0600; a folder that is created for the socket has mode 0700.
 """
 
 import asyncio
@@ -83,34 +83,16 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
         page = await cluster.list(resource, _scope(request), not_older_than=version)
         return {"items": [*page.items], "version": page.version}
 
-    async def get(request: ObjectRequest) -> Body:
-        found: Body = await cluster.get(_resource(request["resource"]), _key(request))
-        return found
+    async def patch(request: PatchRequest) -> Any:
+        uid, version, status = request.get("uid", ""), request.get("version", ""), request.get("status", False)
+        resource, body = _resource(request["resource"]), request["body"]
+        return await cluster.patch(resource, _key(request), body, uid=uid, version=version, status=status)
 
-    async def create(request: CreateRequest) -> Body:
-        made: Body = await cluster.create(_resource(request["resource"]), request["body"])
-        return made
-
-    async def patch(request: PatchRequest) -> Body:
-        changed: Body = await cluster.patch(
-            _resource(request["resource"]),
-            _key(request),
-            request["body"],
-            uid=request.get("uid", ""),
-            version=request.get("version", ""),
-            status=request.get("status", False),
-        )
-        return changed
-
-    async def delete(request: DeleteRequest) -> Body | None:
-        remaining: Body | None = await cluster.delete(
-            _resource(request["resource"]),
-            _key(request),
-            uid=request.get("uid", ""),
-            grace=request.get("grace"),
-            propagation=Propagation(request.get("propagation", Propagation.BACKGROUND)),
-        )
-        return remaining
+    async def delete(request: DeleteRequest) -> Any:
+        uid, grace = request.get("uid", ""), request.get("grace")
+        propagation = Propagation(request.get("propagation", Propagation.BACKGROUND))
+        resource = _resource(request["resource"])
+        return await cluster.delete(resource, _key(request), uid=uid, grace=grace, propagation=propagation)
 
     async def bind(request: BindRequest) -> Body:
         uid, version = request.get("uid", ""), request.get("version", "")
@@ -118,8 +100,8 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
 
     return {
         "list": Verb(ListRequest, listing),
-        "get": Verb(ObjectRequest, get),
-        "create": Verb(CreateRequest, create),
+        "get": Verb(ObjectRequest, lambda request: cluster.get(_resource(request["resource"]), _key(request))),
+        "create": Verb(CreateRequest, lambda request: cluster.create(_resource(request["resource"]), request["body"])),
         "patch": Verb(PatchRequest, patch),
         "delete": Verb(DeleteRequest, delete),
         "bind": Verb(BindRequest, bind),
@@ -128,12 +110,14 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
 
 def _resource(name: str) -> Resource:
     """The resource with that ID. Raises NotFoundError."""
-    resource = BY_ID.get(name)
-    if resource is None:
-        hint = nearest(name, BY_ID)
-        meant = f"; did you mean `{hint}`?" if hint else ""
-        raise NotFoundError(f"there is no resource {name!r}{meant}")
-    return resource.whole()
+    if name not in BY_ID:
+        raise _unknown("resource", name, BY_ID)
+    return BY_ID[name].whole()
+
+
+def _unknown(what: str, name: str, known: Mapping[str, object]) -> NotFoundError:
+    hint = nearest(name, known)
+    return NotFoundError(f"there is no {what} {name!r}" + (f"; did you mean `{hint}`?" if hint else ""))
 
 
 def _scope(request: ScopeRequest) -> Selection:
@@ -183,11 +167,11 @@ async def _cancel(tasks: set[Task[None]]) -> None:
 
 def _listen(path: Path) -> socket.socket:
     """A listening socket that only this user can open. It replaces a socket file at which no process listens."""
+    if _answers(path):
+        raise EngineError(f"{path}: another engine listens there already")
     listener = socket.socket(socket.AF_UNIX)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _answers(path):
-            raise EngineError(f"{path}: another engine listens there already")
         path.unlink(missing_ok=True)
         os.fchmod(listener.fileno(), 0o600)
         with socket_address(path) as address:
@@ -196,9 +180,6 @@ def _listen(path: Path) -> socket.socket:
     except OSError as error:
         listener.close()
         raise EngineError(f"{path}: cannot listen there: {error.strerror or error}") from None
-    except EngineError:
-        listener.close()
-        raise
     return listener
 
 
@@ -211,7 +192,7 @@ def _answers(path: Path) -> bool:
 
 
 class _ClientSession:
-    """One connection. Requests start in the order in which they arrive; each is answered when it is done."""
+    """One connection. Requests start in the order in which they arrive; each request is answered when it is done."""
 
     def __init__(
         self,
@@ -237,7 +218,7 @@ class _ClientSession:
         except ConnectionError:
             pass  # The client has closed the connection.
         except LineTooLongError as error:
-            await self._send({"id": None, "error": error_body(InvalidError(str(error)))})
+            await self._refuse(None, InvalidError(str(error)))
         finally:
             self._writer.close()
             await _cancel(self._tasks)
@@ -252,7 +233,7 @@ class _ClientSession:
             versions = request if request["verb"] == HELLO else {}
             problem = mismatch(versions, ENGINE_PROTOCOL, "this process", "the engine")
             if problem is not None:
-                await self._send({"id": request["id"], "error": error_body(InvalidError(problem))})
+                await self._refuse(request["id"], InvalidError(problem))
                 return False
             self._hello_done = True
         return True
@@ -260,14 +241,14 @@ class _ClientSession:
     def _start(self, line: bytes) -> None:
         request, error = _read(line)
         number = request.get("id")
-        task = asyncio.create_task(self._answer(request) if error is None else self._refuse(error))
+        task = asyncio.create_task(self._answer(request) if error is None else self._refuse(None, error))
         _track(task, self._tasks, self._all_tasks)
         if request.get("verb") == "watch":
             self._watches[number] = task
             task.add_done_callback(lambda _: self._watches.pop(number, None))
 
-    async def _refuse(self, error: InvalidError) -> None:
-        await self._send({"id": None, "error": error_body(error)})
+    async def _refuse(self, number: int | None, error: TrainwrightError) -> None:
+        await self._send({"id": number, "error": error_body(error)})
 
     async def _answer(self, request: Request) -> None:
         number = request["id"]
@@ -276,12 +257,12 @@ class _ClientSession:
         except ConnectionError:
             return
         except TrainwrightError as error:
-            await self._send({"id": number, "error": error_body(error)})
+            await self._refuse(number, error)
         except RecursionError:
-            await self._send({"id": number, "error": error_body(InvalidError("the request is nested too deeply"))})
+            await self._refuse(number, InvalidError("the request is nested too deeply"))
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-            await self._send({"id": number, "error": error_body(ApiError(f"the engine failed: {error!r}"))})
+            await self._refuse(number, ApiError(f"the engine failed: {error!r}"))
 
     async def _result(self, request: Request) -> Any:
         verb = request["verb"]
@@ -292,8 +273,7 @@ class _ClientSession:
         if verb == "stop":
             return self._stop(request)
         if verb not in self._verbs:
-            hint = nearest(verb, self._verbs)
-            raise NotFoundError(f"there is no verb {verb!r}" + (f"; did you mean `{hint}`?" if hint else ""))
+            raise _unknown("verb", verb, self._verbs)
         return await self._verbs[verb](request)
 
     async def _watch(self, request: Request) -> None:
@@ -320,7 +300,7 @@ class _RequestHead(msgspec.Struct):
 
 
 def _read(line: bytes) -> tuple[Request, InvalidError | None]:
-    """The request, or an error if it cannot be read."""
+    """The request, or an error if the line cannot be read."""
     try:
         request = msgspec.json.decode(line, type=dict[str, Any])
         msgspec.convert(request, _RequestHead)

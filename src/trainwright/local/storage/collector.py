@@ -3,18 +3,21 @@
 
 As in an API server, only pods on a node have a grace period, and finalizers keep any object. An index maps an owner's
 UID to its dependents. Queues replace recursion, so that neither deep nor wide trees of owners are a problem. An API
-server collects garbage some time after a write; this collector does it within the write.
+server collects garbage some time after a write; this collector collects within the write.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.local.storage.metadata import timestamp
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Propagation
+
+if TYPE_CHECKING:
+    from trainwright.local.storage.store import Tables
 
 #: Finalizers that the collector itself removes.
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -25,11 +28,8 @@ _DEFAULT_GRACE_SECONDS = 30
 
 def deleted_metadata(body: Body, now: datetime, grace: int | None, propagation: Propagation) -> Body | None:
     """The metadata after a deletion: None if the object is removed at once, the same dict if nothing changes."""
-    metadata, seconds, finalizers = (
-        body["metadata"],
-        _grace_seconds(body, grace),
-        _finalizers(body["metadata"], propagation),
-    )
+    metadata = body["metadata"]
+    seconds, finalizers = _grace_seconds(body, grace), _finalizers(metadata, propagation)
     if not finalizers and not seconds:
         return None
     had = metadata.get("deletionGracePeriodSeconds")
@@ -87,22 +87,6 @@ class ObjectRef(NamedTuple):
     key: Key
 
 
-class CollectedObjects(Protocol):
-    """The operations of the store that the collector needs."""
-
-    def find(self, ref: ObjectRef) -> Body | None:
-        """The object, or None."""
-        ...
-
-    def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
-        """Replace the metadata of an object."""
-        ...
-
-    def delete_dependent(self, ref: ObjectRef, propagation: Propagation) -> None:
-        """Delete an object with the grace period that its spec names."""
-        ...
-
-
 class _Dependents:
     """The objects that name one owner, and whether each blocks a foreground deletion of the owner."""
 
@@ -113,13 +97,17 @@ class _Dependents:
         self.blocking = 0
 
 
+_NO_DEPENDENTS = _Dependents()
+
+
 class Collector:
     """The index of owners, and the queues of objects to examine."""
 
-    def __init__(self, objects: CollectedObjects) -> None:
-        self._objects = objects
+    def __init__(self, tables: "Tables") -> None:
+        self._tables = tables
         self._places: dict[str, ObjectRef] = {}
-        self._dependents: dict[str, _Dependents] = {}
+        #: The dependents by UID of the owner.
+        self._dependents: defaultdict[str, _Dependents] = defaultdict(_Dependents)
         self._unchecked: deque[ObjectRef] = deque()
         self._deleting: deque[str] = deque()
         self._running = False
@@ -142,14 +130,12 @@ class Collector:
     def removed(self, ref: ObjectRef, metadata: Body) -> None:
         """Register a removed object: its dependents, and owners that wait for it, are examined."""
         del self._places[metadata["uid"]]
-        dependents = self._dependents.get(metadata["uid"])
-        if dependents is not None:
-            self._unchecked.extend(dependents.refs)
+        self._unchecked.extend(self._dependents_of(metadata["uid"]).refs)
         if metadata.get("ownerReferences"):
             self._release(ref, metadata["ownerReferences"])
 
     def run(self) -> None:
-        """Examine all queued objects, including those that this work queues."""
+        """Examine all queued objects, including objects that are queued meanwhile."""
         if self._running or not (self._unchecked or self._deleting):
             return
         self._running = True
@@ -162,11 +148,12 @@ class Collector:
         finally:
             self._running = False
 
+    def _dependents_of(self, uid: str) -> _Dependents:
+        return self._dependents.get(uid, _NO_DEPENDENTS)
+
     def _adopt(self, ref: ObjectRef, owners: Iterable[Body]) -> None:
         for owner in owners:
-            dependents = self._dependents.get(owner["uid"])
-            if dependents is None:
-                dependents = self._dependents[owner["uid"]] = _Dependents()
+            dependents = self._dependents[owner["uid"]]
             if ref not in dependents.refs:
                 dependents.refs[ref] = blocks = bool(owner.get("blockOwnerDeletion"))
                 dependents.blocking += blocks
@@ -175,8 +162,8 @@ class Collector:
 
     def _release(self, ref: ObjectRef, owners: Iterable[Body]) -> None:
         for owner in owners:
-            dependents = self._dependents.get(owner["uid"])
-            if dependents is None or ref not in dependents.refs:
+            dependents = self._dependents_of(owner["uid"])
+            if ref not in dependents.refs:
                 continue
             dependents.blocking -= dependents.refs.pop(ref)
             if not dependents.refs:
@@ -185,27 +172,26 @@ class Collector:
                 self._deleting.append(owner["uid"])
 
     def _is_live(self, uid: str, ref: ObjectRef) -> bool:
-        """Whether the owner exists in the same namespace or in none, and is not being deleted in the foreground."""
+        """Whether the owner exists, in the same namespace or in no namespace, and is not deleted in the foreground."""
         place = self._places.get(uid)
         if place is None or (place.key.namespace and place.key.namespace != ref.key.namespace):
             return False
-        owner = self._objects.find(place)
-        return owner is not None and not waits_for_dependents(owner["metadata"])
+        return not waits_for_dependents(self._tables.metadata(place))
 
     def _check_owners(self, ref: ObjectRef) -> None:
         """Remove references to owners that are gone from an object; delete the object if no owner is left."""
-        body = self._objects.find(ref)
-        owners = body["metadata"].get("ownerReferences") if body is not None else None
-        if body is None or not owners:
+        metadata = self._tables.metadata(ref)
+        owners = metadata.get("ownerReferences")
+        if not owners:
             return
         live = [owner for owner in owners if self._is_live(owner["uid"], ref)]
         if live and len(live) < len(owners):
-            self._objects.set_metadata(ref, _with_list(body["metadata"], "ownerReferences", live))
-        elif not live and "deletionTimestamp" not in body["metadata"]:
-            self._objects.delete_dependent(ref, self._propagation(body["metadata"], owners))
+            self._set_list(ref, "ownerReferences", live)
+        elif not live and "deletionTimestamp" not in metadata:
+            self._tables.delete_dependent(ref, self._propagation(metadata, owners))
 
     def _propagation(self, metadata: Body, owners: list[Body]) -> Propagation:
-        """In the foreground if the owner waits for this object and it has dependents; else as its finalizers say."""
+        """Foreground if the owner waits for this object and the object has dependents; else as its finalizers say."""
         finalizers = metadata.get("finalizers") or ()
         if ORPHAN in finalizers:
             return Propagation.ORPHAN
@@ -213,50 +199,29 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether it has dependents, and none of them waits for others: a circle of owners would wait for ever."""
-        dependents = self._dependents.get(uid)
-        bodies = [self._objects.find(ref) for ref in dependents.refs] if dependents is not None else []
-        return bool(bodies) and not any(body is not None and waits_for_dependents(body["metadata"]) for body in bodies)
+        """Whether an object has dependents, none of which waits for others: a circle of owners would wait for ever."""
+        refs = self._dependents_of(uid).refs
+        return bool(refs) and not any(waits_for_dependents(self._tables.metadata(ref)) for ref in refs)
 
     def _continue_deletion(self, uid: str) -> None:
         """Remove the collector's finalizer from an owner that is being deleted and need not wait any longer."""
         ref = self._places.get(uid)
-        body = self._objects.find(ref) if ref is not None else None
-        if ref is None or body is None or "deletionTimestamp" not in body["metadata"]:
+        if ref is None or "deletionTimestamp" not in self._tables.metadata(ref):
             return
-        finalizers = body["metadata"].get("finalizers") or ()
+        finalizers = self._tables.metadata(ref).get("finalizers") or ()
         if ORPHAN in finalizers:
-            self._orphan(uid)
-            self._remove_finalizer(ref, ORPHAN)
-        elif FOREGROUND in finalizers:
-            dependents = self._dependents.get(uid)
-            if dependents is None or not dependents.blocking:
-                self._remove_finalizer(ref, FOREGROUND)
+            for dependent in [*self._dependents_of(uid).refs]:
+                owners = self._tables.metadata(dependent)["ownerReferences"]
+                self._set_list(dependent, "ownerReferences", [owner for owner in owners if owner["uid"] != uid])
+            self._set_list(ref, "finalizers", [one for one in finalizers if one != ORPHAN])
+        elif FOREGROUND in finalizers and not self._dependents_of(uid).blocking:
+            self._set_list(ref, "finalizers", [one for one in finalizers if one != FOREGROUND])
 
     def queue_blocking_dependents(self, uid: str) -> None:
         """Queue the dependents that block a foreground deletion of this owner."""
-        dependents = self._dependents.get(uid)
-        if dependents is not None:
-            self._unchecked.extend([ref for ref, blocks in dependents.refs.items() if blocks])
+        self._unchecked.extend([ref for ref, blocks in self._dependents_of(uid).refs.items() if blocks])
 
-    def _orphan(self, uid: str) -> None:
-        dependents = self._dependents.get(uid)
-        for ref in [*dependents.refs] if dependents is not None else ():
-            body = self._objects.find(ref)
-            if body is not None:
-                metadata = body["metadata"]
-                others = [owner for owner in metadata["ownerReferences"] if owner["uid"] != uid]
-                self._objects.set_metadata(ref, _with_list(metadata, "ownerReferences", others))
-
-    def _remove_finalizer(self, ref: ObjectRef, finalizer: str) -> None:
-        body = self._objects.find(ref)
-        if body is not None:
-            metadata = body["metadata"]
-            rest = [one for one in metadata["finalizers"] if one != finalizer]
-            self._objects.set_metadata(ref, _with_list(metadata, "finalizers", rest))
-
-
-def _with_list(metadata: Body, name: str, values: list[Any]) -> Body:
-    """The metadata with that list, or without the field if the list is empty, as an API server writes it."""
-    rest = {key: value for key, value in metadata.items() if key != name}
-    return {**rest, name: values} if values else rest
+    def _set_list(self, ref: ObjectRef, name: str, values: list[Any]) -> None:
+        """Write a list in the metadata. An empty list is left out, as an API server writes it."""
+        rest = {key: value for key, value in self._tables.metadata(ref).items() if key != name}
+        self._tables.set_metadata(ref, {**rest, name: values} if values else rest)

@@ -3,7 +3,7 @@
 
 All watchers of a resource share one bounded log: a write appends one entry and wakes the watchers that wait, whatever
 their number. A watcher that falls out of the log must list again (GoneError). A decoded object is kept with its
-version, so that ten watchers, the list and the answer to the write decode it once.
+version, so that it is decoded once for all watchers, the list and the answer to the write.
 """
 
 from bisect import bisect_right
@@ -17,20 +17,11 @@ from trainwright.local.storage.selectors import Test
 from trainwright.model.job import Body
 from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType
 
-#: Entries that one call of `take` examines at most, so that a batch does not block the event loop for long.
+#: Maximum number of entries that one call of `take` examines, so that it does not block the event loop for long.
 _BATCH_ENTRIES = 1024
-#: After this many entries that do not match its selector, a watch returns a bookmark.
+#: After this many entries that do not match the selector of a watch, the watch returns a bookmark.
 _BOOKMARK_ENTRIES = 512
-_ADDED, _MODIFIED, _DELETED, _BOOKMARK = (
-    WatchEventType.ADDED,
-    WatchEventType.MODIFIED,
-    WatchEventType.DELETED,
-    WatchEventType.BOOKMARK,
-)
-
-
-def _nothing() -> None:
-    """The callback of a watch that does not wait."""
+_ADDED, _MODIFIED, _DELETED, _BOOKMARK = WatchEventType
 
 
 class StoredObject(Struct, gc=False):
@@ -83,21 +74,21 @@ class WriteLog:
                 wake()
 
     def after(self, version: int) -> int:
-        """The number of the first entry after that version. GoneError: later entries were dropped already."""
+        """The number of the first entry after the version. GoneError: later entries were dropped already."""
         if version < self.floor:
             raise GoneError(f"too old resource version: {version} ({self.floor} is the oldest known); list again")
         return self.dropped + bisect_right(self.entries, version, key=lambda entry: entry.after.version)
 
 
 class Watch:
-    """A cursor in a log. `take` returns the new events; `wait` registers a callback for the next one."""
+    """A cursor in a log. `take` returns the new events; `wait` registers a callback for the next event."""
 
     def __init__(
         self, log: WriteLog, resource: Resource, test: Test | None, since: int, first: Iterable[StoredObject] = ()
     ) -> None:
         self._log, self._resource, self._test, self._since = log, resource, test, since
         self._next, self._skipped = log.after(since), 0
-        self._wake: Callable[[], None] = _nothing
+        self._wake: Callable[[], None] | None = None
         self._first = tuple([WatchEvent(_ADDED, record.text, record.decoded(resource)) for record in first])
 
     def take(self) -> tuple[WatchEvent, ...]:
@@ -115,7 +106,10 @@ class Watch:
         self._next += len(entries)
         if entries[0].after.version <= self._since:
             entries = [entry for entry in entries if entry.after.version > self._since]
-        return self._unfiltered(entries) if self._test is None else self._filtered(entries)
+        if self._test is not None:
+            return self._filtered(entries, self._test)
+        resource = self._resource
+        return tuple([WatchEvent(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
 
     def wait(self, wake: Callable[[], None]) -> None:
         """Call `wake` once at the next write, or immediately if there is an unread write."""
@@ -127,33 +121,22 @@ class Watch:
 
     def close(self) -> None:
         """Remove the callback."""
-        if self._wake in self._log.waiting:
+        if self._wake is not None and self._wake in self._log.waiting:
             self._log.waiting.remove(self._wake)
 
-    def bookmark(self) -> WatchEvent:
-        """A bookmark with the version up to which this watch has read, so that it can resume there."""
-        last = self._next - self._log.dropped - 1
-        version = self._log.entries[last].after.version if last >= 0 else self._log.floor
-        return WatchEvent(_BOOKMARK, str(max(version, self._since)))
-
-    def _unfiltered(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
-        resource = self._resource
-        return tuple([WatchEvent(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
-
-    def _filtered(self, entries: list[HistoryEntry]) -> tuple[WatchEvent, ...]:
-        events = tuple([change for entry in entries if (change := self._event(entry)) is not None])
+    def _filtered(self, entries: list[HistoryEntry], test: Test) -> tuple[WatchEvent, ...]:
+        events = tuple([change for entry in entries if (change := self._event(entry, test)) is not None])
         self._skipped = 0 if events else self._skipped + len(entries)
         if self._skipped < _BOOKMARK_ENTRIES:
             return events
         self._skipped = 0
-        return (self.bookmark(),)
+        return (WatchEvent(_BOOKMARK, entries[-1].after.text),)
 
-    def _event(self, entry: HistoryEntry) -> WatchEvent | None:
-        """The event for this watch: an object that begins to match is added, one that ceases to match is deleted."""
-        assert self._test is not None  # noqa: S101 - only filtered watches come here
+    def _event(self, entry: HistoryEntry, test: Test) -> WatchEvent | None:
+        """The event for this watch: ADDED for an object that begins to match, DELETED if it ceases to match."""
         after, before, resource = entry.after, entry.before, self._resource
-        matched = before is not None and self._test(before.body)
-        if entry.what is not _DELETED and self._test(after.body):
+        matched = before is not None and test(before.body)
+        if entry.what is not _DELETED and test(after.body):
             return WatchEvent(_MODIFIED if matched else _ADDED, after.text, after.decoded(resource))
         if before is None or not matched:
             return None

@@ -37,7 +37,7 @@ def merge(target: Body, patch: Body) -> Body:
 
 
 def same(old: Any, new: Any) -> bool:
-    """Whether the values are equal as JSON; Python also takes 1, 1.0 and true for equal."""
+    """Whether the values are equal as JSON. Unlike in Python, 1, 1.0 and true differ."""
     if old is new:
         return True
     if type(old) is not type(new) or old != new:
@@ -49,15 +49,9 @@ def same(old: Any, new: Any) -> bool:
     return True
 
 
-def settle(before: Body, after: Body) -> Body:
-    """The new body, with equal top-level parts taken from the old body, or the old body if all parts are equal."""
-    kept = {key: before[key] if key in before and same(before[key], value) else value for key, value in after.items()}
-    shared = before.keys() == kept.keys() and all(kept[key] is value for key, value in before.items())
-    return before if shared else kept
-
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-#: Only the store writes these fields. It ignores a client's value, or refuses one that contradicts a fixed value.
+OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+EXPECTED_NAME = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends, at most 253"
+#: Only the store writes these fields. It ignores a client's value, or refuses a value that contradicts a fixed value.
 _SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
 _IMMUTABLE_FIELDS = ("name", "namespace", "uid", "deletionGracePeriodSeconds")
@@ -100,15 +94,14 @@ def _name(metadata: Body) -> str:
     name = metadata.get("name")
     if not name and metadata.get("generateName"):
         name = f"{metadata['generateName']}{uid()[-10:]}"
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        expected = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends"
-        raise InvalidError(f"metadata.name: {name!r}; {expected}, at most 253")
+    if not isinstance(name, str) or not OBJECT_NAME.fullmatch(name):
+        raise InvalidError(f"metadata.name: {name!r}; {EXPECTED_NAME}")
     return name
 
 
 def _check_namespace(resource: Resource, metadata: Body) -> None:
     namespace = metadata.get("namespace")
-    if resource.namespaced and (not isinstance(namespace, str) or not _NAME.fullmatch(namespace)):
+    if resource.namespaced and (not isinstance(namespace, str) or not OBJECT_NAME.fullmatch(namespace)):
         raise InvalidError(
             f"metadata.namespace: {namespace!r}; expected the name of a namespace: {resource.id} have one"
         )
@@ -141,7 +134,7 @@ def key_of(body: Body) -> Key:
 
 
 def writable(resource: Resource, before: Body, asked: Body) -> Body:
-    """The client's body without the fields that only the store writes. InvalidError: it changes an immutable field."""
+    """The client's body without the fields that only the store writes. InvalidError: an immutable field changes."""
     _check_kind(resource, {name: value for name in ("apiVersion", "kind") if (value := asked.get(name)) is not None})
     part = {name: value for name, value in asked.items() if name not in _NON_SPEC_PARTS}
     metadata = asked.get("metadata")
@@ -160,23 +153,15 @@ def _check_metadata(have: Body, asked: Body) -> None:
 
 
 def check_finalizers(before: Body, after: Body) -> None:
-    """Raise InvalidError for new finalizers on an object that is being deleted: their controllers would not see it."""
+    """Raise InvalidError for new finalizers on an object that is being deleted, as an API server does."""
     have = before.get("finalizers") or ()
     added = [one for one in after.get("finalizers") or () if one not in have]
     if added and "deletionTimestamp" in before:
         raise InvalidError(f"metadata.finalizers: {added}; none can be added while the object is being deleted")
 
 
-def replaced(before: Body, part: Body) -> Body:
-    """The body of a PUT, completed with the fields that only the store writes."""
-    have = before["metadata"]
-    metadata = {**part.get("metadata", {}), **{name: have[name] for name in _FIXED_FIELDS if name in have}}
-    status = {"status": before["status"]} if "status" in before else {}
-    return {"apiVersion": before["apiVersion"], "kind": before["kind"], **part, "metadata": metadata, **status}
-
-
 def check_version(what: str, have: Body, uid: str, version: str) -> None:
-    """Raise ConflictError unless the object has this UID and this version; an empty text matches all."""
+    """Raise ConflictError unless the object has this UID and this version; an empty text matches every object."""
     if uid and have["uid"] != uid:
         raise ConflictError(f"{what}: its UID is {have['uid']}, not {uid}: another object of that name")
     if version and have["resourceVersion"] != version:

@@ -35,25 +35,14 @@ def compiled(scope: Selection) -> Test | None:
     """The test for objects of the scope; None: every object passes. InvalidError: a selector has a syntax error."""
     tests: list[Test] = []
     if scope.namespace:
-        tests.append(_in_namespace(scope.namespace))
+        tests.append(lambda body: bool(body["metadata"].get("namespace") == scope.namespace))
     if scope.labels.strip():
-        tests.append(_has_labels(labels(scope.labels)))
+        labels_match = labels(scope.labels)
+        tests.append(lambda body: labels_match(body["metadata"].get("labels") or {}))
     tests.extend(fields(scope.fields))
-    return _all(tests)
-
-
-def _all(tests: list[Test]) -> Test | None:
     if len(tests) > 1:
         return lambda body: all(test(body) for test in tests)
     return tests[0] if tests else None
-
-
-def _in_namespace(namespace: str) -> Test:
-    return lambda body: bool(body["metadata"].get("namespace") == namespace)
-
-
-def _has_labels(test: _LabelTest) -> Test:
-    return lambda body: test(body["metadata"].get("labels") or {})
 
 
 def labels(text: str) -> _LabelTest:

@@ -22,7 +22,7 @@ from trainwright.local.storage.collector import (
     waits_for_dependents,
 )
 from trainwright.local.storage.history import HistoryEntry, StoredObject, Watch, WriteLog, parse
-from trainwright.local.storage.metadata import merge, readable, settle
+from trainwright.local.storage.metadata import merge, readable
 from trainwright.local.storage.selectors import compiled
 from trainwright.model.job import Body
 from trainwright.model.meta import Key, Wire
@@ -39,14 +39,14 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: An admission hook: gets the stored object (None: it is new) and the object to store. It returns the latter, perhaps
-#: with defaults, or raises InvalidError.
+#: An admission hook: gets the stored object (None: it is new) and the object to store. It returns the object to store,
+#: perhaps with defaults, or raises InvalidError.
 Hook = Callable[[Body | None, Body], Body]
 _ADDED, _MODIFIED, _DELETED = WatchEventType.ADDED, WatchEventType.MODIFIED, WatchEventType.DELETED
 
 
 class _SpecAndStatus(Wire, frozen=True, gc=False):
-    """The parts whose type is checked in objects of any resource."""
+    """The fields that are checked in objects of a resource without its own Python type."""
 
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
@@ -134,13 +134,10 @@ class Tables:
             last = {**record.body, "metadata": {**record.body["metadata"], "resourceVersion": str(version)}}
             self._remove(table, key, record, StoredObject(last, version, str(version)))
         elif metadata is not record.body["metadata"]:
-            self._mark_deleted(table, key, record, dict(metadata))
+            if waits_for_dependents(metadata):
+                self._collector.queue_blocking_dependents(metadata["uid"])
+            self.put(table, key, record, record.body, dict(metadata))
         self._collector.run()
-
-    def _mark_deleted(self, table: Table, key: Key, before: StoredObject, metadata: Body) -> None:
-        if waits_for_dependents(metadata):
-            self._collector.queue_blocking_dependents(metadata["uid"])
-        self.put(table, key, before, before.body, metadata)
 
     def _change(self, table: Table, key: Key, before: StoredObject, after: StoredObject) -> None:
         table.objects[key] = after
@@ -156,10 +153,10 @@ class Tables:
 
     # -- used by the garbage collector --------------------------------------------------------------------------------
 
-    def find(self, ref: ObjectRef) -> Body | None:
-        """The object, or None."""
+    def metadata(self, ref: ObjectRef) -> Body:
+        """The metadata of an object; empty if it does not exist."""
         record = self._tables[ref.resource].objects.get(ref.key)
-        return record.body if record is not None else None
+        return record.body["metadata"] if record is not None else {}
 
     def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
         """Replace the metadata of an object."""
@@ -192,7 +189,7 @@ class Store:
         self._tables.of(resource).hooks.append(hook)
 
     def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
-        """Apply the conversion to every whole object that comes in, since it may be of another served version."""
+        """Apply the conversion to every whole object that comes in, since its version may be another served one."""
         self._tables.of(resource).conversion = conversion
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -206,19 +203,21 @@ class Store:
         return tuple([record.body for record in self._select(resource, scope)]), self.version
 
     def page(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """The objects of a scope, decoded as the resource says. UnavailableError: that version is not written yet."""
+        """The objects of a scope, decoded as the resource says. UnavailableError: `not_older_than` is in the future."""
         if not_older_than and parse(not_older_than) > self._tables.version:
             message = f"too large resource version: {not_older_than}, the newest is {self.version}"
             raise UnavailableError(message, retry_after=1)
         return ListPage(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
 
-    def view(self, resource: Resource, key: Key, body: Body) -> Any:
+    def view(self, resource: Resource, body: Body) -> Any:
         """The object decoded to the type of the resource; a stored object is decoded once for all callers."""
-        record = self._tables.of(resource).objects.get(key)
+        if resource.type is dict:
+            return body
+        record = self._tables.of(resource).objects.get(rules.key_of(body))
         return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
 
     def watch(self, resource: Resource, scope: Selection = EVERYTHING, since: str = "") -> Watch:
-        """A cursor to the changes after that version. Without a version (or with 0) it begins with all objects."""
+        """A cursor to the changes after `since`. Without a version (or with 0) the watch begins with all objects."""
         log, test, version = self._tables.of(resource).log, compiled(scope), parse(since or "0")
         if version:
             return Watch(log, resource, test, version)
@@ -258,19 +257,6 @@ class Store:
         part = rules.writable(table.resource, before.body, body)
         return self._update_spec(table, key, before, merge(before.body, part))
 
-    def replace(
-        self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
-    ) -> Body:
-        """Replace a whole object except its status, or its status alone."""
-        expected_uid = uid or (body.get("metadata") or {}).get("uid") or ""
-        table, before = self._expect(resource, key, body, expected_uid, version)
-        body = table.conversion(body)
-        if status:
-            after = {**before.body, "status": body.get("status", {})}
-            return self._update(table, key, before, settle(before.body, after))
-        after = rules.replaced(before.body, rules.writable(table.resource, before.body, body))
-        return self._update_spec(table, key, before, settle(before.body, after))
-
     def bind(
         self,
         key: Key,
@@ -280,7 +266,7 @@ class Store:
         version: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> Body:
-        """Put a pod on a node, with a Binding's annotations. ConflictError: it has another node or is being deleted."""
+        """Put a pod on a node, with a Binding's annotations. ConflictError: another node, or a deleted pod."""
         table, before = self._expect(PODS, key, {}, uid, version)
         body = before.body
         current = (body.get("spec") or {}).get("nodeName")
@@ -305,7 +291,7 @@ class Store:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Body | None:
-        """Delete an object. Returns it while a grace period or a finalizer keeps it, and None if it is removed."""
+        """Delete an object. Returns the object while a grace period or a finalizer keeps it; None: it is removed."""
         table, record = self._expect(resource, key, {}, uid, version)
         self._tables.delete(table, key, grace, propagation)
         left = table.objects.get(key)

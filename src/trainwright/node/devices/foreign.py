@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Foreign processes: processes on the GPUs of this run that no run has started. They use memory and time of its pods.
+"""Foreign processes: processes on the GPUs of this run that no run has started. They take memory and time of its pods.
 
-A lease excludes other runs from a device, but not a program that a user started by hand. The driver lists those.
+A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists such programs.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
 from trainwright.node.devices.inventory import GPU, driver_table, listed_gpus
 from trainwright.node.devices.leases import LeaseFolder
 from trainwright.node.devices.pool import DevicePool
+from trainwright.node.supervisor import tree
 
 _QUERY = ("--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader")
 #: Seconds between two checks of the GPUs that this run holds.
 PERIOD = 60.0
-#: Bounds the search for ancestors, in case /proc changes meanwhile.
-_MAX_ANCESTORS = 1000
 
 
 class ForeignProcess(Struct, frozen=True):
@@ -30,7 +28,7 @@ class ForeignProcess(Struct, frozen=True):
     name: str
 
     def __str__(self) -> str:
-        """The warning."""
+        """The text of the warning."""
         return (
             f"warning: GPU {self.device} is in use by process {self.pid} ({self.name}), which no run of trainwright"
             " started; a pod that has this GPU shares it with that process"
@@ -55,13 +53,9 @@ def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: Leas
 def _ancestry(pid: int) -> set[int]:
     """A process and all its ancestors, as far as /proc shows them."""
     found: set[int] = set()
-    while pid > 0 and pid not in found and len(found) < _MAX_ANCESTORS:
+    while pid > 0 and pid not in found:
         found.add(pid)
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            pid = int(text.rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
+        pid = tree.parent_of(pid)
     return found
 
 

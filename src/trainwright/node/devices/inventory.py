@@ -7,7 +7,6 @@ NVIDIA's driver lists its GPUs. For other resources the user gives the number, a
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ KNOWN_VARIABLES: dict[str, tuple[str, ...]] = {
     "huawei.com/Ascend910": ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
 }
 _QUERY = ("--query-gpu=index,uuid", "--format=csv,noheader")
-#: A faulty driver can hang for minutes; jobs without GPUs can still run.
+#: Seconds to wait for the driver: a faulty driver can hang for minutes, and jobs without GPUs can still run.
 _DRIVER_TIMEOUT_SECONDS = 10.0
 
 
@@ -31,19 +30,19 @@ class DeviceSet(Struct, frozen=True):
 
     ids: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    #: The user gave only their number; the machine may not have them.
+    #: The user gave only the number of devices; the machine may not have them.
     pretended: bool = False
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """The ids of devices of which only the number is known; they are the same for every user of this machine."""
+    """The ids of devices of which only the number is known; the ids are the same for every user of this machine."""
     return tuple(str(index) for index in range(count))
 
 
 def inventory(given: Mapping[str, DeviceSet], environment: Mapping[str, str] | None = None) -> dict[str, DeviceSet]:
-    """All devices of this machine: the given ones, and the GPUs that the driver lists unless `given` has GPUs.
+    """All devices of this machine: the given devices, and the GPUs that the driver lists unless `given` has GPUs.
 
-    The driver may take a second: a caller that needs no GPU gives an empty set of them.
+    The driver may take a second: a caller that needs no GPU gives an empty set of GPUs.
     """
     found = dict(given)
     if GPU not in found:
@@ -69,6 +68,8 @@ def driver_table(environment: Mapping[str, str], query: Sequence[str]) -> list[l
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return []
+    import subprocess  # noqa: PLC0415 - takes 3 ms, and only a machine with the driver needs it
+
     try:
         answer = subprocess.run(  # noqa: S603 - the driver's own program from PATH, with fixed arguments
             [Path(program), *query], capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_SECONDS, check=True
@@ -96,7 +97,7 @@ class LeasedDevices(Struct, frozen=True):
 
     @property
     def amount(self) -> int:
-        """Their number, in thousandths like all amounts."""
+        """The number of devices, in thousandths like all amounts."""
         return 1000 * len(self.devices)
 
 

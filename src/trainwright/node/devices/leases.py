@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device leases: one lock file per device of this machine, in a folder that all its users share.
+"""Device leases: one lock file per device of this machine, in a folder that all users of the machine share.
 
-Only the lock decides who holds a device. It is a `flock`, which belongs to an open file description: every process that
+Only the lock decides who holds a device: a `flock`, which belongs to an open file description. Every process that
 inherited the descriptor holds the device, and the kernel releases the lock when the last of these processes has ended.
 The text in the file describes the holder for people. Any user may write to the file, so the text is shown and never
 trusted. A text without a lock is from a holder that has ended.
 
-No file is ever removed: a process could hold a lock on a removed file while another one locks a new file of that name.
+No file is ever removed: a process could lock a removed file while another process locks a new file of that name.
 """
 
 import fcntl
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,14 +24,13 @@ from msgspec import Struct
 
 from trainwright.errors import EngineError
 
-#: An environment variable for another folder, for example one that several containers of a machine share.
+#: An environment variable that names another folder, for example a folder that several containers of a machine share.
 FOLDER_VARIABLE = "TRAINWRIGHT_LEASES"
-#: The first folder that every user may write to is used, so all users choose the same one. Not /dev/shm: logind removes
-#: a user's files there at logout (RemoveIPC), even if another user has locked them.
+#: The first folder that every user may write to is used, so all users choose the same folder. Not /dev/shm: logind
+#: removes a user's files there at logout (RemoveIPC), even if another user has locked them.
 _SHARED_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - opened with O_NOFOLLOW and checked
 _PREFIX = "trainwright+"
-_MUTEX = f"{_PREFIX}mutex"
-#: Every description has this length in bytes, so that one write replaces the old one completely.
+#: Every description has this length in bytes, so that one write replaces the old description completely.
 _DESCRIPTION_SIZE = 1024
 _MAX_FIELD_CHARACTERS = 100
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -61,7 +59,15 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
     @property
     def alive(self) -> bool:
         """Whether the process that took the lease still runs, as far as this process can see."""
-        return self.pid > 0 and _running(self.pid)
+        if self.pid <= 0:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except (PermissionError, OverflowError):
+            pass
+        return True
 
 
 class HeldDevice(Struct, frozen=True):
@@ -77,7 +83,7 @@ class DeviceLease:
 
     def __init__(self, resource: str, device: str, fd: int) -> None:
         self.resource, self.device, self.fd = resource, device, fd
-        #: When the lease began, for the description.
+        #: The time at which the lease began, for the description.
         self.since = ""
 
     def describe(self, holder: LeaseHolder) -> None:
@@ -106,13 +112,17 @@ class LeaseFolder:
         return DeviceLease(resource, device, fd) if fd is not None else None
 
     def holder(self, resource: str, device: str) -> LeaseHolder | None:
-        """The current holder of a device; None if it is free. Raises EngineError."""
+        """The current holder of a device; None if the device is free. Raises EngineError."""
         return self._holder(self._file(resource, device))
 
     def held(self) -> list[HeldDevice]:
         """Every leased device of this machine, of all users."""
         found = []
-        for name in sorted(self._names(), key=_natural):
+        try:
+            names = [path.name for path in self.path.glob(f"{_PREFIX}*+*")]
+        except OSError as error:
+            raise EngineError(f"the device leases cannot be read: {_explained(self.path, error)}") from None
+        for name in sorted(names, key=_natural):
             resource, _, device = name.removeprefix(_PREFIX).partition("+")
             holder = self._holder(self.path / name)
             if holder is not None:
@@ -123,30 +133,34 @@ class LeaseFolder:
     def mutex(self) -> Iterator[bool]:
         """Lock out other runs while this run takes several leases. Yields False if another run has the mutex.
 
-        It only prevents two runs from taking half of the devices that each needs; the locks of the devices decide.
+        The mutex only prevents two runs from taking half of the devices that each needs; the device locks decide.
         """
-        fd = self._locked(self.path / _MUTEX)
+        fd = self._locked(self.path / f"{_PREFIX}mutex")
         try:
             yield fd is not None
         finally:
             if fd is not None:
                 os.close(fd)
 
-    def _names(self) -> list[str]:
-        try:
-            return [path.name for path in self.path.glob(f"{_PREFIX}*+*")]
-        except OSError as error:
-            raise EngineError(f"the device leases cannot be read: {_explained(self.path, error)}") from None
-
     def _file(self, resource: str, device: str) -> Path:
         return self.path / f"{_PREFIX}{quote(resource, safe='')}+{quote(device, safe='')}"
 
     def _locked(self, path: Path) -> int | None:
-        """Lock the file with that name; if it was removed meanwhile, try again with the new file."""
+        """Lock the file at that path, and create it if it is missing; if it was removed meanwhile, try again."""
         while True:
-            fd = self._opened(path)
-            if fd is None:
+            try:
+                fd = os.open(path, _OPEN)
+            except FileNotFoundError:
+                self._make(path)
+                continue
+            except PermissionError:  # the owner of the file does not allow us to open it
                 return None
+            except OSError as error:
+                raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                what = f"{path} is not a regular file; its owner or root can remove it"
+                raise EngineError(f"devices cannot be leased: {what}")
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(fd), path.lstat()):
@@ -158,27 +172,12 @@ class LeaseFolder:
                 pass
             os.close(fd)
 
-    def _opened(self, path: Path) -> int | None:
-        """Open the file, and create it if it is missing; None if its owner does not allow us to open it."""
-        try:
-            return _checked(path, os.open(path, _OPEN))
-        except FileNotFoundError:
-            self._make(path)
-        except PermissionError:
-            return None
-        except OSError as error:
-            raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
-        try:
-            return _checked(path, os.open(path, _OPEN))
-        except OSError as error:
-            raise EngineError(f"devices cannot be leased: {_explained(path, error)}") from None
-
     def _make(self, path: Path) -> None:
         """Create the file with its final mode, by a hard link: with O_CREAT it would have the umask's mode at first.
 
         Later opens are without O_CREAT, because fs.protected_regular forbids O_CREAT on another user's file.
         """
-        draft = self.path / f".{path.name}-{secrets.token_hex(8)}"
+        draft = self.path / f".{path.name}-{os.urandom(8).hex()}"
         try:
             fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE_ALL_USERS)
             try:
@@ -226,18 +225,11 @@ def own_description(run: str, **more: Any) -> LeaseHolder:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or `uid 1234` for one that has none."""
+    """The name of a user, or `uid 1234` for a user without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return f"uid {uid}"
-
-
-def _checked(path: Path, fd: int) -> int:
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise EngineError(f"devices cannot be leased: {path} is not a regular file; its owner or root can remove it")
 
 
 def _described(data: bytes) -> LeaseHolder:
@@ -273,16 +265,6 @@ def _file_owner(path: Path) -> LeaseHolder | None:
     except OSError:
         return None
     return LeaseHolder(user=user_name(uid), uid=uid)
-
-
-def _running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True
 
 
 def _natural(name: str) -> tuple[str, int, str]:

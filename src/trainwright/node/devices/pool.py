@@ -2,7 +2,7 @@
 """The devices of one engine: which pod has which device, and the leases that exclude other runs and users.
 
 The scheduler grants devices before it binds pods, to all pods of a gang or to none. The pool first sends each lease to
-the supervisor of the node, which holds it as long as a container may use the device.
+the supervisor of the node, which holds the lease as long as a container may use the device.
 
 A lease outlasts its pod by some seconds, so that the replacement pod gets the same devices. After a node is lost, the
 pool takes its leases again, which succeeds only when every process that was left on the node has ended.
@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Literal
 
 from msgspec import Struct
 
@@ -25,7 +24,7 @@ from trainwright.node.devices.leases import DeviceLease, LeaseFolder, LeaseHolde
 from trainwright.node.supervisor.protocol import LeaseMessage
 from trainwright.runtime.ports import Clock
 
-LINGER = 5.0  # seconds
+LINGER = 5.0  # seconds that a device stays leased after its pod has ended
 
 #: A resource name and the id of a device.
 Device = tuple[str, str]
@@ -62,12 +61,14 @@ class LeaseChannel:
     def hold(self, lease: DeviceLease) -> None:
         """Let the supervisor hold a lease too. A supervisor that has died needs no lease."""
         with suppress(OSError):
-            socket.send_fds(self._ours, [_message("hold", lease)], [lease.fd])
+            message: LeaseMessage = {"do": "hold", "device": lease_name(lease.resource, lease.device)}
+            socket.send_fds(self._ours, [encode(message)], [lease.fd])
 
     def drop(self, lease: DeviceLease) -> None:
         """Let the supervisor release a lease."""
         with suppress(OSError):
-            self._ours.sendall(_message("drop", lease))
+            message: LeaseMessage = {"do": "drop", "device": lease_name(lease.resource, lease.device)}
+            self._ours.sendall(encode(message))
 
     def close(self) -> None:
         """Disconnect. The supervisor keeps its leases until it ends."""
@@ -94,7 +95,7 @@ class DevicePool:
         self._channels: dict[str, LeaseChannel] = {}
         self._leases: dict[Device, DeviceLease] = {}
         self._pods: dict[str, tuple[DeviceRequest, Granted]] = {}
-        #: When a lease that no pod uses ends, on the monotonic clock.
+        #: The time at which each lease that no pod uses ends, on the monotonic clock.
         self._due: dict[Device, float] = {}
         #: The last devices of each replica.
         self._former: dict[tuple[str, ...], Granted] = {}
@@ -141,22 +142,27 @@ class DevicePool:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def grant(self, requests: Sequence[DeviceRequest]) -> dict[str, Granted] | None:
-        """Lease devices for all of these pods and return them by UID; None, without new leases, if too few are free."""
+        """Lease devices for all of these pods and return them by pod UID; None, and no lease, if too few are free."""
         chosen: dict[str, Granted] = {}
         taken: set[Device] = set()
         before = {one.uid: self._pods.pop(one.uid) for one in requests if one.uid in self._pods}
         with ExitStack() as undo:
             fresh: list[DeviceLease] = []
             for request in requests:
-                granted = self._choose(request, taken, fresh, undo)
-                if granted is None:
+                found = self._choose(request, taken, fresh, undo)
+                if found is None:
                     self._pods |= before
                     return None
-                chosen[request.uid] = granted
+                chosen[request.uid] = found
             undo.pop_all()
         self._leases.update({(lease.resource, lease.device): lease for lease in fresh})
         for request in requests:
-            self._assign(request, chosen[request.uid])
+            granted = chosen[request.uid]
+            self._pods[request.uid] = request, granted
+            self._former[request.replica] = granted
+            for device in _devices(granted):
+                self._due.pop(device, None)
+                self._hand_over(request, self._leases[device])
         if fresh:
             self.leased()
         return chosen
@@ -184,7 +190,7 @@ class DevicePool:
         return granted
 
     def _candidates(self, request: DeviceRequest, resource: str, taken: set[Device]) -> list[Device]:
-        """Free devices of the node: first the replica's last ones, then those that are already leased."""
+        """Free devices of the node: first the replica's last devices, then devices that are already leased."""
         former = self._former.get(request.replica, {}).get(resource, ())
         used = self._used() | taken
         free = [
@@ -197,15 +203,8 @@ class DevicePool:
     def _used(self) -> set[Device]:
         return {device for _, granted in self._pods.values() for device in _devices(granted)}
 
-    def _assign(self, request: DeviceRequest, granted: Granted) -> None:
-        """Record the devices of a pod, send the locks to the supervisor, and describe the holder."""
-        self._pods[request.uid] = request, granted
-        self._former[request.replica] = granted
-        for device in _devices(granted):
-            self._due.pop(device, None)
-            self._hand_over(request, self._leases[device])
-
     def _hand_over(self, request: DeviceRequest, lease: DeviceLease) -> None:
+        """Describe the holder, and send the lock to the supervisor."""
         meta = request.pod["metadata"]
         owner = next((one["name"] for one in meta.get("ownerReferences") or () if one.get("controller")), "")
         job = f"{meta.get('namespace', '')}/{owner}" if owner else ""
@@ -224,33 +223,27 @@ class DevicePool:
         """End leases that no pod has used for `linger` seconds."""
         due = [device for device, when in self._due.items() if when <= now]
         for device in due:
-            self._give_back(device)
+            del self._due[device]
+            lease, channel = self._leases.pop(device), self._channels.get(self._node_of[device])
+            if channel is not None:
+                channel.drop(lease)
+            lease.close()
         if due:  # other runs may take these devices, so replicas lose their preference for them
             self._former = {
                 name: had for name, had in self._former.items() if not self._leases.keys().isdisjoint(_devices(had))
             }
 
     def keep(self, holds: Callable[[Body], bool], now: float) -> None:
-        """Release the devices of pods that have ended, and lease again those that were lost with their node."""
+        """Release the devices of pods that have ended, and lease again devices that were lost with their node."""
         for uid, (request, granted) in [*self._pods.items()]:
-            if holds(request.pod):
-                self._renew(request, granted)
-            else:
+            if not holds(request.pod):
                 self.release(uid, now)
+                continue
+            for device in _devices(granted):
+                if device not in self._leases and (lease := self.folder.take(*device)) is not None:
+                    self._leases[device] = lease
+                    self._hand_over(request, lease)
         self.expire(now)
-
-    def _give_back(self, device: Device) -> None:
-        del self._due[device]
-        lease, channel = self._leases.pop(device), self._channels.get(self._node_of[device])
-        if channel is not None:
-            channel.drop(lease)
-        lease.close()
-
-    def _renew(self, request: DeviceRequest, granted: Granted) -> None:
-        for device in _devices(granted):
-            if device not in self._leases and (lease := self.folder.take(*device)) is not None:
-                self._leases[device] = lease
-                self._hand_over(request, lease)
 
     @property
     def active(self) -> bool:
@@ -293,7 +286,7 @@ class DevicePool:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Lock out other runs that take leases, and look which they hold. Yields False if another run has the mutex."""
+        """Keep other runs from taking leases, and `look` what they hold. Yields False if another run has the mutex."""
         with self.folder.mutex() as free:
             if free:
                 self.look()
@@ -308,16 +301,11 @@ def _order(device: str) -> tuple[int, str]:
     return int(device) if device.isdecimal() else -1, device
 
 
-def _message(what: Literal["hold", "drop"], lease: DeviceLease) -> bytes:
-    message: LeaseMessage = {"do": what, "device": lease_name(lease.resource, lease.device)}
-    return encode(message)
-
-
 def lease_name(resource: str, device: str) -> str:
     """The name of a device in messages between agent and supervisor."""
     return f"{resource}/{device}"
 
 
 def counts(asks: Iterable[tuple[str, int]], resources: frozenset[str]) -> dict[str, int]:
-    """How many devices a pod requests, from amounts in thousandths."""
+    """The number of devices that a pod requests, by resource, from amounts in thousandths."""
     return {name: amount // 1000 for name, amount in asks if amount and name in resources}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of addresses and ports for pods, and leases of subnets.
 
-A pool reuses a returned address or port as late as possible, because another process may still know it as that of the
-old pod.
+A pool reuses a returned address or port as late as possible, because another process may still know it as the address
+or port of the old pod.
 
-A subnet lease ensures that two engines of a machine never use the same subnet. It is an abstract socket address, which
-the kernel releases when the last process with its descriptor ends. Subnets with existing routes are not leased.
+A subnet lease ensures that two engines of a machine never use the same subnet. The lease is an abstract socket address,
+which the kernel releases when the last process with its descriptor ends. Subnets with existing routes are not leased.
 """
 
 import errno
@@ -17,7 +17,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Protocol
 
 from trainwright.errors import EngineError
 
@@ -27,31 +26,15 @@ DEFAULT_PORTS = range(20000, 30000)
 BLOCKS = range(10000, 20000)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST = 1024, 65535
-#: If fewer ports of the default range are free, another range is used.
+#: If fewer ports than this are left of the default range, another range is used.
 _MIN_PORTS = 1000
 _ALL_SUBNETS = IPv4Network("10.128.0.0/9")
 _SUBNET_PREFIX = 16
 _ROUTES = Path("/proc/net/route")
 
 
-class AddressPool(Protocol):
-    """A pool of addresses."""
-
-    def take(self) -> str:
-        """Take a free address."""
-        ...
-
-    def claim(self, host: str) -> None:
-        """Mark an address as taken, for example after a restart of the engine."""
-        ...
-
-    def put(self, host: str) -> None:
-        """Return it to the pool."""
-        ...
-
-
 class SubnetPool:
-    """The addresses of a subnet, without those of the network, the gateway (.1) and the broadcast."""
+    """The addresses of a subnet, without the addresses of the network, the gateway (.1) and the broadcast."""
 
     def __init__(self, network: str) -> None:
         self.network = IPv4Network(network)
@@ -74,23 +57,20 @@ class SubnetPool:
         )
 
     def claim(self, host: str) -> None:
-        """Mark it as taken."""
+        """Mark an address as taken, for example after a restart of the engine."""
         self._taken.add(_number(host))
 
     def put(self, host: str) -> None:
-        """Return it to the pool."""
+        """Return an address to the pool."""
         self._taken.discard(_number(host))
 
 
 class SingleAddress:
-    """One address for all pods, for platforms without a loopback range."""
-
-    def __init__(self, host: str = LOOPBACK) -> None:
-        self._host = host
+    """127.0.0.1 for all pods, for platforms without a loopback range."""
 
     def take(self) -> str:
         """Return the only address."""
-        return self._host
+        return LOOPBACK
 
     def claim(self, host: str) -> None:
         """Do nothing: all pods share the address."""
@@ -98,8 +78,11 @@ class SingleAddress:
     put = claim
 
 
+AddressPool = SubnetPool | SingleAddress
+
+
 def loopback(network: str) -> AddressPool:
-    """The addresses of this loopback subnet, or only 127.0.0.1 if the platform has no others."""
+    """The addresses of this loopback subnet, or only 127.0.0.1 if the platform has no other loopback addresses."""
     subnet = SubnetPool(network)
     return subnet if bindable(str(subnet.network[2]), 0) else SingleAddress()
 
@@ -113,7 +96,7 @@ class PortPool:
         self._taken: set[int] = set()
 
     def take(self, host: str) -> int:
-        """Take the next port that is not taken and at which no process listens, on this address or on all."""
+        """Take the next port that is not taken and at which no process listens, on this address or on all addresses."""
         for _ in self._all:
             port, self._next = self._all[self._next], (self._next + 1) % len(self._all)
             if port not in self._taken and bindable(host, port) and bindable("", port):
@@ -124,11 +107,11 @@ class PortPool:
         )
 
     def claim(self, port: int) -> None:
-        """Mark it as taken."""
+        """Mark a port as taken."""
         self._taken.add(port)
 
     def put(self, port: int) -> None:
-        """Return it to the pool."""
+        """Return a port to the pool."""
         self._taken.discard(port)
 
 
@@ -172,7 +155,7 @@ def _number(host: str) -> int:
 
 @dataclass
 class SubnetLease:
-    """A leased subnet, until it is closed. A process that inherits `fd` holds it too."""
+    """A leased subnet, until it is closed. A process that inherits `fd` holds the lease too."""
 
     subnet: str
     fd: int
@@ -185,7 +168,7 @@ class SubnetLease:
 
 
 def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
-    """Lease a free subnet. Leases of the same name exclude each other. Raises EngineError if none is free."""
+    """Lease a free subnet. Leases of the same name exclude each other. Raises EngineError if no subnet is free."""
     for subnet in _candidates(_routed(routes)):
         fd = _claimed(f"\0{name}/{subnet}")
         if fd is not None:
@@ -194,7 +177,7 @@ def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
 
 
 def _candidates(routed: list[IPv4Network]) -> list[IPv4Network]:
-    """All free subnets. Those in a wider routed network, such as a company's 10.0.0.0/8, come last."""
+    """All free subnets. Subnets in a wider routed network, such as a company's 10.0.0.0/8, come last."""
     subnets = list(_ALL_SUBNETS.subnets(new_prefix=_SUBNET_PREFIX))
     narrow = [route for route in routed if route.prefixlen >= _SUBNET_PREFIX]
     free = [subnet for subnet in subnets if not any(map(subnet.overlaps, narrow))]

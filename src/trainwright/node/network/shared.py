@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network that several node agents of a machine share, and the keeper process that owns it.
 
-An agent calls `join`, which starts a keeper if there is none of that name. The keeper sends each agent the namespaces
+An agent calls `join`, which starts a keeper if no keeper of that name runs. The keeper sends each agent the namespaces
 of the network and a range of addresses, which the agent has while it is connected. The keeper ends when the last agent
 disconnects. Agents hold descriptors of the namespaces, so the network survives a killed agent and a killed keeper.
 """
@@ -30,9 +30,9 @@ from trainwright.node.network.pools import lease
 from trainwright.node.supervisor import kernel
 from trainwright.node.supervisor.outside import make_shared_network
 
-#: Each agent has room for a thousand pods. The first range has the addresses of the gateway and of the machine.
+#: The prefix length of an agent's range: a thousand addresses. Gateway and machine have addresses of the first range.
 _RANGE_PREFIX = 22
-#: How long a keeper waits for its first agent, and an agent for a keeper.
+#: Seconds that a keeper waits for its first agent, and an agent for a keeper.
 _JOIN_SECONDS = 30.0
 _RETRY_SECONDS = 0.02
 _MAX_WELCOME_BYTES, _MAX_NAMESPACES = 1 << 16, 8
@@ -40,7 +40,7 @@ READY, TAKEN = "ready", "taken"
 
 
 class Welcome(Struct):
-    """What the keeper sends to a new member; the descriptors of the namespaces come with it."""
+    """What the keeper sends to a new member; the descriptors of the namespaces come with the message."""
 
     subnet: str
     range: str
@@ -70,13 +70,13 @@ class NetworkMember:
             os.close(space)
         self.spaces = {}
         if self._keeper is not None:
-            with suppress(subprocess.TimeoutExpired):  # it has other members
+            with suppress(subprocess.TimeoutExpired):  # the keeper has other members
                 self._keeper.wait(0.5)
-            self._keeper.returncode = self._keeper.returncode or 0  # it may outlive us; Popen must not warn
+            self._keeper.returncode = self._keeper.returncode or 0  # the keeper may outlive us; Popen must not warn
 
 
 def join(name: str) -> NetworkMember:
-    """Join the network of that name, and create it if there is none. Raises EngineError."""
+    """Join the network of that name, and create it if it does not exist. Raises EngineError."""
     keeper: subprocess.Popen[bytes] | None = None
     deadline = time.monotonic() + _JOIN_SECONDS
     while time.monotonic() < deadline:
@@ -91,7 +91,7 @@ def join(name: str) -> NetworkMember:
 
 
 def _connect(name: str) -> NetworkMember | None:
-    """Connect to the keeper; None if there is none, or if it is about to end."""
+    """Connect to the keeper; None if no keeper runs, or if it is about to end."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds: list[int] = []
     try:
@@ -120,7 +120,7 @@ def _connect(name: str) -> NetworkMember | None:
 
 
 def _start_keeper(name: str) -> "subprocess.Popen[bytes] | None":
-    """Start a keeper; None if another process has started one at the same time."""
+    """Start a keeper; None if another process has started a keeper at the same time."""
     keeper = subprocess.Popen(  # noqa: S603 - our own interpreter with our own arguments
         [sys.executable, "-m", "trainwright.node.network.shared", name],
         stdin=subprocess.DEVNULL,

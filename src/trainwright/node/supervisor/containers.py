@@ -2,7 +2,7 @@
 """The running containers of the supervisor, and the commands that run inside them.
 
 When the main process of a container ends, the supervisor writes its exit status to the journal, kills the processes
-that it left, reads its last output, reaps it, and only then tells the agent.
+that it left, reads its last output, reaps the process, and only then tells the agent.
 
 Commands come from the agent (probes and hooks) and from `trainwright exec`. The supervisor kills a command with its
 container, at its timeout, and when the client that asked for it disconnects.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.node.supervisor import resource_limits, tree
 from trainwright.node.supervisor.journal import Journal, LeaseDescriptors
-from trainwright.node.supervisor.launch import NOT_POSSIBLE, Process, Runtime, StartRefused, Stdio
+from trainwright.node.supervisor.launch import Descriptors, Process, Runtime, StartRefused, join_cgroups
 from trainwright.node.supervisor.logs import ContainerLog, OutputPipe
 from trainwright.node.supervisor.loop import Loop, Timer
 from trainwright.node.supervisor.resource_limits import CONTROLLERS, Cgroups, ContainerCgroup, remedy
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     SendEvent = Callable[[protocol.Event], None]
 
-_CGROUP_RETRY_SECONDS = 0.1  # until the supervisor tries again to remove a busy cgroup
+_CGROUP_RETRY_SECONDS = 0.1  # the pause until the supervisor tries again to remove a busy cgroup
 _OUTPUT_TAIL_BYTES = 4096
 _MEASURED = "limits.memory is checked only once a second, and a container that exceeds it is killed then"
 _NOT_ENFORCED = "limits.{} is not enforced"
@@ -41,10 +41,17 @@ class RunningContainer:
 
     __slots__ = ("exceeded_memory", "group", "log", "name", "pipe", "pod", "process")
 
-    def __init__(self, name: str, pod: str, process: Process, pipe: OutputPipe, log: ContainerLog) -> None:
-        self.name, self.pod, self.process, self.pipe, self.log = name, pod, process, pipe, log
-        self.group: ContainerCgroup | None = None
-        self.exceeded_memory = False  # set by MemoryWatch, not by a cgroup
+    def __init__(
+        self,
+        request: protocol.StartContainer,
+        process: Process,
+        pipe: OutputPipe,
+        log: ContainerLog,
+        group: ContainerCgroup,
+    ) -> None:
+        self.name, self.pod = request["container"], request["pod"]
+        self.process, self.pipe, self.log, self.group = process, pipe, log, group
+        self.exceeded_memory = False  # set if MemoryWatch, not a cgroup, finds that the container exceeds its limit
 
 
 class Containers:
@@ -54,7 +61,7 @@ class Containers:
         self, loop: Loop, runtime: Runtime, journal: Journal, send: SendEvent, leases: LeaseDescriptors
     ) -> None:
         self.running: dict[str, RunningContainer] = {}
-        self.closing = False  # new containers are refused
+        self.closing = False  # True: new containers are refused
         self.rotate: tuple[int, int]
         self.stamps = False  # whether each line of a log begins with its time
         self.cgroups = Cgroups()
@@ -63,38 +70,36 @@ class Containers:
         self.leases = leases
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._memory = resource_limits.MemoryWatch(loop, self._kill_over_limit)
-        self._noticed: set[str] = set()  # limits for which the agent got the notice that no cgroup enforces them
+        self._noticed: set[str] = set()  # the limits about which the agent got a notice: no cgroup enforces them
         self._removal_scheduled = False
 
     def start(self, request: protocol.StartContainer) -> int:
         """Start a container and return its pid. Raises StartRefused."""
         name = request["container"]
         if name in self._journal.entries:
-            raise StartRefused(NOT_POSSIBLE, f'the container "{name}" was started before.')
+            raise StartRefused(f'the container "{name}" was started before.')
         if self.closing:
-            raise StartRefused(NOT_POSSIBLE, "the supervisor is about to end.")
+            raise StartRefused("the supervisor is about to end.")
         limits = request.get("limits") or {}
         group = self._make_group(limits)
         try:
             container = self._spawn(request, group)
         except BaseException:
-            if group is not None:
-                self._remove_group(group)
+            self._remove_group(group)
             raise
         self.running[name] = self._by_pid[container.process.pid] = container
-        if limits.get("memory") and (group is None or "memory" in self.cgroups.refusals):
+        if limits.get("memory") and (not group.folders or "memory" in self.cgroups.refusals):
             self._memory.add(container.process.pid, name, int(limits["memory"]))
         self._journal.started(name, container.pod, container.process.pid)
         return container.process.pid
 
-    def _spawn(self, request: protocol.StartContainer, group: ContainerCgroup | None) -> RunningContainer:
+    def _spawn(self, request: protocol.StartContainer, group: ContainerCgroup) -> RunningContainer:
         name, path = request["container"], request["log"]
         inherited = self.leases.of(request.get("leases") or [])
         pipe = OutputPipe(self._loop)
         try:
-            stdio = (self._null, pipe.write_end, pipe.write_end)
-            entries = group.entries if group is not None else ()
-            process = self._runtime.spawn(request, stdio, entries, inherited)
+            fds = Descriptors(self._null, pipe.write_end, pipe.write_end, entries=group.entries, inherited=inherited)
+            process = self._runtime.spawn(request, fds)
         except BaseException:
             pipe.close()
             raise
@@ -105,49 +110,33 @@ class Containers:
             stamps=self.stamps,
         )
         pipe.open(log.write)
-        container = RunningContainer(name, request["pod"], process, pipe, log)
-        container.group = group
-        return container
+        return RunningContainer(request, process, pipe, log, group)
 
     def signal(self, name: str, number: int) -> None:
         """Signal the main process, unless it has ended. Raises StartRefused for an unknown container."""
         if name in self.running:
             self.running[name].process.send(number)
         elif name not in self._journal.entries:
-            raise StartRefused(NOT_POSSIBLE, f'there is no container "{name}".')
+            raise StartRefused(f'there is no container "{name}".')
 
     def kill(self, name: str) -> None:
         """SIGKILL all processes of a container, if it still runs."""
-        container = self.running.get(name)
-        if container is None:
-            return
-        if container.group is not None:
-            container.group.kill()
-        self._runtime.kill(name)
-
-    def kill_all(self) -> None:
-        """SIGKILL all processes of all containers."""
-        for name in [*self.running]:
-            self.kill(name)
-
-    def join(self, name: str, process: Process) -> None:
-        """Apply the container's limits to a process that entered it."""
-        group = self.running[name].group
-        if group is not None:
-            group.add(process.pid)
+        if name in self.running:
+            self.running[name].group.kill()
+            self._runtime.kill(name)
 
     def of(self, pod: str) -> list[str]:
         """The containers of a pod that still run."""
         return [name for name, container in self.running.items() if container.pod == pod]
 
     def end(self, end: ProcessEnd) -> str | None:
-        """Handle the end of a main process, reap it and return its container; None for any other process."""
+        """Handle the end of a main process, reap the process and return its container; None for any other process."""
         container = self._by_pid.pop(end.pid, None)
         if container is None:
             return None
         del self.running[container.name]
         self._memory.remove(end.pid)
-        oom = container.exceeded_memory or (container.group is not None and container.group.oom())
+        oom = container.exceeded_memory or container.group.oom()
         status: protocol.ExitStatus = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
         if not self.closing:  # a container that the ending supervisor kills did not end on its own
             self._journal.ended(container.name, status)
@@ -156,9 +145,8 @@ class Containers:
         container.log.close()
         reap_child(end.pid)
         container.process.close()
-        if container.group is not None:
-            container.group.kill()
-            self._remove_group(container.group)
+        container.group.kill()
+        self._remove_group(container.group)
         self._send({"event": "ended", "container": container.name, **status})
         return container.name
 
@@ -171,10 +159,10 @@ class Containers:
         os.close(self._null)
         self.cgroups.close()
 
-    def _make_group(self, limits: protocol.Limits) -> ContainerCgroup | None:
-        """A cgroup for the limits that it can enforce. Send one notice for each other limit."""
+    def _make_group(self, limits: protocol.Limits) -> ContainerCgroup:
+        """A cgroup for the limits that a cgroup can enforce. Send one notice for each other limit."""
         wanted = [name for name in CONTROLLERS if limits.get(name)]
-        refusals, group = self.cgroups.refusals, None
+        refusals, group = self.cgroups.refusals, ContainerCgroup([])
         if any(name not in refusals for name in wanted):
             try:
                 group = self.cgroups.group(limits)
@@ -193,17 +181,13 @@ class Containers:
         self.kill(name)
 
     def _remove_group(self, group: ContainerCgroup) -> None:
-        self.cgroups.remove(group)
-        self._remove_leftovers()
-
-    def _remove_leftovers(self) -> None:
-        if not self._removal_scheduled and self.cgroups.remove_leftovers():
-            self._removal_scheduled = True
-            self._loop.later(_CGROUP_RETRY_SECONDS, self._retry_removal)
+        if self.cgroups.remove(group) and not self._removal_scheduled:
+            self._retry_removal()
 
     def _retry_removal(self) -> None:
-        self._removal_scheduled = False
-        self._remove_leftovers()
+        self._removal_scheduled = self.cgroups.remove_leftovers()
+        if self._removal_scheduled:
+            self._loop.later(_CGROUP_RETRY_SECONDS, self._retry_removal)
 
     def _notice(self, text: str) -> None:
         self._send({"event": "notice", "text": text})
@@ -247,7 +231,7 @@ class RunningExec:
         return {"ok": True, "code": end.code, "signal": end.signal, "timeout": self.timed_out, "output": output}
 
     def close(self) -> None:
-        """Release its resources after it has been reaped."""
+        """Release the command's resources after it has been reaped."""
         self.process.close()
         if self.timer is not None:
             self.timer.cancel()
@@ -267,7 +251,7 @@ class ExecTable:
         pipe = OutputPipe(self._loop)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            command = self.enter(request, (null, pipe.write_end, pipe.write_end))
+            command = self.enter(request, Descriptors(null, pipe.write_end, pipe.write_end))
         except BaseException:
             pipe.close()
             raise
@@ -280,12 +264,11 @@ class ExecTable:
         if timeout:
             command.timer = self._loop.later(timeout, command.expire)
 
-    def enter(self, request: protocol.Exec, stdio: Stdio) -> RunningExec:
-        """Start a command in a container. Raises StartRefused."""
+    def enter(self, request: protocol.Exec, fds: Descriptors) -> RunningExec:
+        """Start a command in a container, with the container's limits. Raises StartRefused."""
         name = request["container"]
-        tty = bool(request.get("tty"))
-        process = self._runtime.enter(name, request["argv"], request.get("env"), request.get("cwd"), stdio, tty=tty)
-        self._containers.join(name, process)
+        process = self._runtime.enter(request, fds)
+        join_cgroups(process.pid, self._containers.running[name].group.entries)
         command = self._by_pid[process.pid] = RunningExec(name, process)
         return command
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Answer, Event, Request
 
     Reply = Callable[[Answer], None]
-    #: Handles the requests of one verb. It returns None if it replies later.
+    #: Handles the requests of one verb. A handler that replies later returns None.
     Handler = Callable[[Any, Reply], Answer | None]
 
 _CHUNK_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 16 * 1024 * 1024
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-#: A start takes half a millisecond, and the loop must read logs between turns.
+#: Maximum number of requests per turn: a start takes half a millisecond, and the loop must read logs between turns.
 _REQUESTS_PER_TURN = 16
 
 
@@ -44,7 +44,7 @@ class LineSocket:
         self._out = bytearray()
 
     def fileno(self) -> int:
-        """For the selector."""
+        """The descriptor, for the selector."""
         return self.sock.fileno()
 
     def receive(self) -> list[bytes]:
@@ -126,7 +126,7 @@ class Control:
         self._loop.watch(lines.fileno(), self._receive)
 
     def send(self, event: Event) -> None:
-        """Queue an event for the agent, if one is connected."""
+        """Queue an event for the agent, if an agent is connected."""
         if self._lines is not None:
             self._lines.send(event)
 
@@ -178,7 +178,7 @@ class Control:
             if answer is not None:
                 reply(answer)
         except StartRefused as refused:
-            reply({"error": refused.text, "code": refused.code})
+            reply({"error": str(refused), "code": refused.code})
         except KeyError as error:
             reply({"error": f"the request lacks the field {error}.", "code": NOT_POSSIBLE})
         except Exception as error:  # a failed request must not affect other requests
@@ -188,5 +188,5 @@ class Control:
         verb = request.get("do")
         if not isinstance(verb, str) or verb not in self.handlers:
             known = ", ".join(self.handlers)
-            raise StartRefused(NOT_POSSIBLE, f"expected `do` to be one of {known}; found {verb!r}.")
+            raise StartRefused(f"expected `do` to be one of {known}; found {verb!r}.")
         return self.handlers[verb]

@@ -85,7 +85,7 @@ class Lifeline:
     """The pipe that all inits of a supervisor read: when the supervisor dies, they read its end and exit."""
 
     def __init__(self, *, ambient: bool) -> None:
-        """`ambient`: our capabilities come from a user namespace, so a new program gets only ambient ones."""
+        """`ambient`: our capabilities come from a user namespace, so a new program gets only ambient capabilities."""
         self._read, self._write = os.pipe()
         self._command = init_command(os.uname().machine)
         self._ambient = ambient
@@ -105,7 +105,7 @@ class Lifeline:
             answer = file.read()
         if len(answer) != 8:
             end(init)
-            raise StartRefused(128, "the init process of the container was killed.")
+            raise StartRefused("the init process of the container was killed.")
         return init, -struct.unpack("=q", answer)[0]
 
     def _spawn(self, stdout: int) -> int:
@@ -113,7 +113,7 @@ class Lifeline:
         if self._ambient:
             kernel.set_ambient_capability(kernel.SYS_ADMIN)
         try:
-            # Much faster than subprocess. It does not close descriptors; the program does that.
+            # Much faster than subprocess. posix_spawn does not close descriptors; the program does that.
             return os.posix_spawn(
                 self._command[0],
                 ["init", *self._command[1:]],
@@ -133,7 +133,7 @@ class Lifeline:
 
 
 def end(init: int) -> None:
-    """Kill an init, and so all processes in its namespace. The supervisor's loop reaps it."""
+    """Kill an init, and so all processes in its namespace. The supervisor's loop reaps the init."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(init, signal.SIGKILL)
     os.close(init)

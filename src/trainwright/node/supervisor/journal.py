@@ -4,9 +4,9 @@
 The journal is a file with one JSON object per line, only appended to: a line when a container starts, when it has ended
 (before it is reaped), and when the agent has stored its exit status. An agent whose supervisor has died calls `read`.
 
-The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps it, and every
-container that uses the device inherits it, so a device stays locked until its last user has ended, even if the engine
-and the supervisor are killed. The kernel keeps a descriptor that was sent and not yet read, so it counts as held.
+The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps the descriptor, and
+every container that uses the device inherits it, so a device stays locked until its last user has ended, even if the
+engine and the supervisor are killed. The kernel keeps a descriptor that was sent and not yet read, so the lock is held.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from trainwright.jsonlines import END, decode, encode
 from trainwright.node.supervisor.control import LineSocket
-from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
+from trainwright.node.supervisor.launch import StartRefused
 from trainwright.node.supervisor.loop import Loop
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Journal:
     def _append(self, entry: JournalEntry | ForgottenEntry) -> None:
         line = encode(entry)
         if self._last_line_cut:
-            line = END + line  # end the line that a full disk has cut, so that it does not damage this one
+            line = END + line  # end the line that a full disk has cut, so that it does not damage this line
         try:
             self._last_line_cut = os.write(self._file, line) < len(line)
         except OSError:
@@ -92,7 +92,7 @@ def _create(path: str) -> int:
 
 
 def read(path: str) -> dict[str, JournalEntry]:
-    """The entries by container, without those forgotten. A line that is cut is left out.
+    """The entries by container, without forgotten containers. A line that is cut is left out.
 
     Read the file before another supervisor starts in the same folder: that supervisor begins with an empty file.
     """
@@ -131,7 +131,7 @@ class LeaseDescriptors:
         self._receive()  # the engine sends a lease before the request that needs it
         missing = [device for device in devices if device not in self._held]
         if missing:
-            raise StartRefused(NOT_POSSIBLE, f"the supervisor did not receive the lease of {', '.join(missing)}.")
+            raise StartRefused(f"the supervisor did not receive the lease of {', '.join(missing)}.")
         return tuple(self._held[device] for device in devices)
 
     def _receive(self) -> None:

@@ -29,8 +29,7 @@ _CAP_AMBIENT, _RAISE, _CLEAR = 47, 2, 4
 _CAPABILITY_VERSION = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_mount = _libc.mount
-_mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def unshare(flags: int) -> None:
@@ -47,7 +46,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
     """Mount, bind or remount."""
     data = None if options is None else os.fsencode(options)
     name = None if kind is None else kind.encode()
-    _checked(_mount(os.fsencode(source), os.fsencode(target), name, flags, data), target)
+    _checked(_libc.mount(os.fsencode(source), os.fsencode(target), name, flags, data), target)
 
 
 def unmount(target: str) -> None:
@@ -58,7 +57,7 @@ def unmount(target: str) -> None:
 def pivot(folder: str) -> None:
     """Make a mounted folder the root of this mount namespace, and detach the old root."""
     os.chdir(folder)
-    _checked(_libc.pivot_root(b".", b"."), folder)  # the old root is now mounted over the new one
+    _checked(_libc.pivot_root(b".", b"."), folder)  # the old root is now mounted over the new root
     unmount(".")
     os.chdir("/")
 
@@ -70,12 +69,12 @@ def sethostname(name: str) -> None:
 
 
 def set_ambient_capability(capability: int | None) -> None:
-    """Let the programs that this thread starts keep this capability, or none. Programs of root keep all of them."""
+    """Let programs that this thread starts keep this capability, or none. Programs of root keep all capabilities."""
     if capability is None:
         _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
         return
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable for capabilities 0-31, then for 32-63
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable bits of capabilities 0-31, then of 32-63
     _checked(_libc.capget(header, sets))
     sets[2] |= 1 << capability
     _checked(_libc.capset(header, sets))
@@ -83,7 +82,7 @@ def set_ambient_capability(capability: int | None) -> None:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process, even a stopped one, when the thread that started it ends."""
+    """Let the kernel kill this process, even if it is stopped, when the thread that started it ends."""
     _checked(_libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
@@ -97,7 +96,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(work: Callable[[], Result]) -> Result:
-    """Run `work` in a new thread, which may change its namespaces. An exception in it is raised here."""
+    """Run `work` in a new thread, which may change its namespaces. An exception in `work` is raised here."""
     done = _thread.allocate_lock()
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -133,9 +132,9 @@ def is_privileged() -> bool:
 
 
 def enter_user_namespace(user: int | None) -> None:
-    """Get the capabilities of root over our own namespaces: enter the given user namespace, or create one.
+    """Get the capabilities of root over our own namespaces: enter the given user namespace, or create a new one.
 
-    Users keep their ids in it, because some programs (mpirun) refuse to run as root. Raises OSError.
+    Users keep their ids in the namespace, because some programs (mpirun) refuse to run as root. Raises OSError.
     """
     if user is not None:
         setns(user, NEWUSER)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting one process, explaining in a sentence why one cannot be started, and the interface of a runtime.
+"""Starting one process, explaining in a sentence why a process cannot be started, and the interface of a runtime.
 
 `subprocess` starts the process (with vfork; the child searches PATH), so a thread in a pod's namespaces may call
 `launch`, and all paths are resolved there. A shell runs first only to enter a cgroup or to open a terminal.
 
 The supervisor's loop owns logs, cgroups and the journal, and reaps every child of the supervisor, helpers included: a
-runtime never waits for a child. A runtime decides where a process runs, and finds the processes that it left.
+runtime never waits for a child. A runtime decides where a process runs, and finds processes that a container left.
 
 The supervisor needs three descriptors for each container, so it raises its own limit; each new process gets the limit
 that the supervisor was started with.
@@ -24,9 +24,9 @@ import subprocess
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import OpenPod, StartContainer
+    from trainwright.node.supervisor.protocol import Exec, OpenPod, StartContainer
 
-#: In the environment of every process of a container, so that stray processes can be identified.
+#: This variable is in the environment of every process of a container, so that stray processes can be identified.
 MARKER = "TRAINWRIGHT_CONTAINER"
 NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
 _MAX_DESCRIPTORS = 65536
@@ -37,16 +37,28 @@ _ENTER_CGROUPS = {
 }
 _SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
-Stdio = tuple[int, int, int]
+
+class Descriptors:
+    """The open files of a new process. `tty`: the first three are a terminal, which becomes the controlling terminal.
+
+    `entries`: one or two `cgroup.procs` files of cgroups to enter first; then stdin is /dev/null and stdout equals
+    stderr. This is no NamedTuple, because creating such a class would make the start of the supervisor 1 ms slower.
+    """
+
+    __slots__ = ("entries", "inherited", "stdio", "tty")
+
+    def __init__(
+        self, *stdio: int, tty: bool = False, entries: tuple[int, ...] = (), inherited: tuple[int, ...] = ()
+    ) -> None:
+        self.stdio, self.tty, self.entries, self.inherited = stdio, tty, entries, inherited
 
 
 class StartRefused(Exception):  # noqa: N818 - an answer, not a defect
     """A process or a pod cannot be started: the reason as a sentence, and the exit code of a shell (126, 127, 128)."""
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(self, text: str, code: int = NOT_POSSIBLE) -> None:
         super().__init__(text)
         self.code = code
-        self.text = text
 
 
 class Process:
@@ -69,7 +81,7 @@ class Process:
             pass
 
     def ended(self) -> bool:
-        """Whether it has ended, reaped or not. Without pidfds, a process that is not reaped counts as running."""
+        """Whether the process has ended, reaped or not. Without pidfds, an unreaped process counts as running."""
         if self.pidfd >= 0:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
@@ -88,7 +100,7 @@ class Process:
 
 
 class Runtime(Protocol):
-    """One per supervisor. Only the thread of the loop calls it, so no method may block for long."""
+    """One runtime per supervisor. Only the thread of the loop calls it, so no method may block for long."""
 
     notices: list[str]
     outside: bool
@@ -96,32 +108,17 @@ class Runtime(Protocol):
     def open(self, pod: OpenPod) -> None:
         """Create what the containers of a pod share. Raises StartRefused."""
 
-    def spawn(
-        self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
-    ) -> Process:
-        """Start a container's main process with `launch`, with `MARKER` in its environment. Raises StartRefused.
+    def spawn(self, start: StartContainer, fds: Descriptors) -> Process:
+        """Start a container's main process with `launch`, with `MARKER` in its environment. Raises StartRefused."""
 
-        The process enters the cgroups of the open `cgroup.procs` files `entries` before its command runs, and inherits
-        the descriptors `inherited`.
-        """
-
-    def enter(
-        self,
-        container: str,
-        argv: list[str],
-        env: dict[str, str] | None,
-        cwd: str | None,
-        stdio: Stdio,
-        *,
-        tty: bool,
-    ) -> Process:
-        """Start another process in a running container. `env` is added to the container's, `cwd` replaces its own."""
+    def enter(self, request: Exec, fds: Descriptors) -> Process:
+        """Start another process in a running container. `env` is added to its variables, `cwd` replaces its cwd."""
 
     def kill(self, container: str) -> None:
         """SIGKILL all processes of a container. The loop calls `ended` when the main process has ended."""
 
     def ended(self, container: str) -> None:
-        """Kill the processes that a main process left. It is not reaped yet, so its pid and group are not reused.
+        """Kill what a main process left. The main process is not reaped yet, so its pid and group are not reused.
 
         The runtime forgets the container. An unknown container is no error, here and in `kill`.
         """
@@ -136,76 +133,38 @@ class Runtime(Protocol):
         """Kill all processes and release everything. The supervisor exits after this."""
 
 
-def launch(  # noqa: PLR0913 - what a process is started with
-    argv: list[str],
-    env: dict[str, str],
-    cwd: str | None,
-    stdio: Stdio,
-    *,
-    entries: tuple[int, ...] = (),
-    tty: bool = False,
-    inherited: tuple[int, ...] = (),
-) -> Process:
-    """Start a process in a new session. Raises StartRefused.
-
-    `entries`: one or two open `cgroup.procs` files to enter first; then stdin is /dev/null and stdout equals stderr.
-    `tty`: stdio is a terminal, which becomes the controlling terminal.
-    `inherited`: descriptors that the process inherits.
-    """
+def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descriptors) -> Process:
+    """Start a process in a new session. Raises StartRefused."""
     try:
-        if tty:
-            return _spawn_with_terminal(argv, env, cwd, stdio)
-        if entries:
-            return _spawn_in_cgroups(argv, env, cwd, stdio, entries, inherited)
-        return _spawn(argv, env, cwd, stdio, inherited)
+        if fds.tty:
+            # A terminal that a session leader opens becomes its controlling terminal. /proc finds it in any namespace.
+            path = "/proc/self/fd/0" if os.path.isdir("/proc/self/fd") else f"'{os.ttyname(fds.stdio[0])}'"
+            return _spawn(_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd), env, cwd, fds)
+        if not fds.entries:
+            return _spawn(argv, env, cwd, fds)
+        if all(name.isidentifier() and name.isascii() for name in env):
+            command = _shell(_ENTER_CGROUPS[len(fds.entries)], argv, env, cwd)
+            stdio = (*fds.entries, *fds.stdio[len(fds.entries) :])
+            return _spawn(command, env, cwd, Descriptors(*stdio, inherited=fds.inherited))
+        # A shell drops variables with other names, so the supervisor moves the process just after its start.
+        process = _spawn(argv, env, cwd, fds)
+        join_cgroups(process.pid, fds.entries)
+        return process
     except (OSError, ValueError, IndexError) as error:
         raise _refusal(error, argv, env, cwd) from None
 
 
-def _spawn_with_terminal(argv: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio) -> Process:
-    """A terminal that a session leader opens becomes its controlling one. /proc finds it in any mount namespace."""
-    path = "/proc/self/fd/0" if os.path.isdir("/proc/self/fd") else f"'{os.ttyname(stdio[0])}'"
-    return _spawn_by_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd, stdio)
-
-
-def _spawn_in_cgroups(
-    argv: list[str],
-    env: dict[str, str],
-    cwd: str | None,
-    stdio: Stdio,
-    entries: tuple[int, ...],
-    inherited: tuple[int, ...],
-) -> Process:
-    if all(name.isidentifier() and name.isascii() for name in env):
-        stdin, stdout, stderr = (*entries, *stdio[len(entries) :])
-        return _spawn_by_shell(_ENTER_CGROUPS[len(entries)], argv, env, cwd, (stdin, stdout, stderr), inherited)
-    # A shell drops variables with other names, so the supervisor moves the process just after its start.
-    process = _spawn(argv, env, cwd, stdio, inherited)
-    for entry in entries:
-        with contextlib.suppress(OSError):  # the process has already ended
-            os.write(entry, str(process.pid).encode())
-    return process
-
-
-def _spawn_by_shell(
-    script: str,
-    argv: list[str],
-    env: dict[str, str],
-    cwd: str | None,
-    stdio: Stdio,
-    inherited: tuple[int, ...] = (),
-) -> Process:
-    refusal = obstacle(argv, env, cwd)  # the shell could report it only in the log
+def _shell(script: str, argv: list[str], env: dict[str, str], cwd: str | None) -> list[str]:
+    """The command of a shell that runs `script` and then `argv`. Raises StartRefused."""
+    refusal = _obstacle(argv, env, cwd)  # the shell could report the problem only in the log
     if refusal is not None:
         raise refusal
     unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
-    return _spawn(["/bin/sh", "-c", unset + script, *argv], env, cwd, stdio, inherited)
+    return ["/bin/sh", "-c", unset + script, *argv]
 
 
-def _spawn(
-    command: list[str], env: dict[str, str], cwd: str | None, stdio: Stdio, inherited: tuple[int, ...] = ()
-) -> Process:
-    stdin, stdout, stderr = stdio
+def _spawn(command: list[str], env: dict[str, str], cwd: str | None, fds: Descriptors) -> Process:
+    stdin, stdout, stderr = fds.stdio
     popen = subprocess.Popen(  # noqa: S603 - the command of the manifest
         command,
         stdin=stdin,
@@ -214,32 +173,32 @@ def _spawn(
         env=env,
         cwd=cwd,
         start_new_session=True,
-        pass_fds=inherited,
+        pass_fds=fds.inherited,
     )
-    popen.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
-    restore_descriptor_limit(popen.pid)
+    popen.returncode = 0  # the loop reaps the process; Popen must neither wait nor warn
+    if _original_limits and hasattr(resource, "prlimit"):  # Linux
+        with contextlib.suppress(OSError):
+            resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, _original_limits[0])
     return Process(popen.pid)
 
 
-def obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> StartRefused | None:
+def join_cgroups(pid: int, entries: tuple[int, ...]) -> None:
+    """Move a running process into the cgroups of these open `cgroup.procs` files, and so its later children."""
+    for entry in entries:
+        with contextlib.suppress(OSError):  # the process has already ended
+            os.write(entry, str(pid).encode())
+
+
+def _obstacle(argv: list[str], env: dict[str, str], cwd: str | None) -> StartRefused | None:
     """Why the command cannot run, as far as the file system shows it; None if no reason is found."""
     if not argv or not argv[0]:
-        return StartRefused(NOT_POSSIBLE, "the command is empty.")
+        return StartRefused("the command is empty.")
     if cwd is not None and not os.path.isdir(cwd):
         what = "is not a directory" if os.path.exists(cwd) else "does not exist"
-        return StartRefused(NOT_POSSIBLE, f'the working directory "{cwd}" {what}.')
+        return StartRefused(f'the working directory "{cwd}" {what}.')
     if "/" in argv[0]:
         return _file_obstacle(argv[0], f"{cwd or '.'}/{argv[0]}" if argv[0][0] != "/" else argv[0])
     return _search_obstacle(argv[0], os.get_exec_path(env))
-
-
-def refused_paths(refused: StartRefused, env: dict[str, str], cwd: str) -> list[str]:
-    """The paths that a refusal names, and the paths in PATH at which a program that it names could be."""
-    named = refused.text.split('"')[1::2]
-    found = [os.path.join(cwd, name) for name in named if "/" in name]
-    if refused.code == NOT_FOUND and not found:
-        found = [os.path.join(cwd, folder, name) for name in named for folder in os.get_exec_path(env)]
-    return found
 
 
 def _search_obstacle(name: str, folders: list[str]) -> StartRefused | None:
@@ -252,20 +211,20 @@ def _search_obstacle(name: str, folders: list[str]) -> StartRefused | None:
         if refusal.code != NOT_FOUND and found is None:
             found = refusal
     where = ":".join(folders)
-    return found or StartRefused(NOT_FOUND, f'"{name}": executable file not found in PATH ({where}).')
+    return found or StartRefused(f'"{name}": executable file not found in PATH ({where}).', NOT_FOUND)
 
 
 def _file_obstacle(shown: str, path: str) -> StartRefused | None:
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return StartRefused(NOT_FOUND, f'"{shown}": no such file.')
+        return StartRefused(f'"{shown}": no such file.', NOT_FOUND)
     except (OSError, ValueError) as error:
-        return StartRefused(NOT_EXECUTABLE, f'"{shown}": {_reason(error)}.')
+        return StartRefused(f'"{shown}": {_reason(error)}.', NOT_EXECUTABLE)
     if stat.S_ISDIR(mode):
-        return StartRefused(NOT_EXECUTABLE, f'"{shown}" is a directory, not a program.')
+        return StartRefused(f'"{shown}" is a directory, not a program.', NOT_EXECUTABLE)
     if not os.access(path, os.X_OK):
-        return StartRefused(NOT_EXECUTABLE, f'"{shown}" is not executable (mode {stat.S_IMODE(mode):04o}).')
+        return StartRefused(f'"{shown}" is not executable (mode {stat.S_IMODE(mode):04o}).', NOT_EXECUTABLE)
     return _script_obstacle(shown, path)
 
 
@@ -283,24 +242,23 @@ def _script_obstacle(shown: str, path: str) -> StartRefused | None:
     interpreter = os.fsdecode(name).removesuffix("\r")
     hint = " (its lines end in CR LF; save it with LF)" if name.endswith(b"\r") else ""
     what = "cannot be run" if os.path.exists(name) else "does not exist"
-    return StartRefused(
-        NOT_EXECUTABLE, f'"{shown}": its first line names the interpreter "{interpreter}", which {what}{hint}.'
-    )
+    text = f'"{shown}": its first line names the interpreter "{interpreter}", which {what}{hint}.'
+    return StartRefused(text, NOT_EXECUTABLE)
 
 
 def _refusal(error: Exception, argv: list[str], env: dict[str, str], cwd: str | None) -> StartRefused:
-    found = obstacle(argv, env, cwd)
+    found = _obstacle(argv, env, cwd)
     if found is not None:
         return found
     number = getattr(error, "errno", None)
     if number == errno.ENOEXEC:
         text = f'"{argv[0]}": exec format error: neither a program for this machine nor a script that begins with "#!".'
-        return StartRefused(NOT_EXECUTABLE, text)
+        return StartRefused(text, NOT_EXECUTABLE)
     if number in {errno.EACCES, errno.EPERM} and getattr(error, "filename", None) != cwd:
-        return StartRefused(NOT_EXECUTABLE, f'"{argv[0]}" may not be executed here: {_reason(error)}.')
+        return StartRefused(f'"{argv[0]}" may not be executed here: {_reason(error)}.', NOT_EXECUTABLE)
     if number == errno.ENOENT:
-        return StartRefused(NOT_EXECUTABLE, f'"{argv[0]}" needs a loader (its ELF interpreter) that does not exist.')
-    return StartRefused(NOT_POSSIBLE, f'"{argv[0]}" cannot be started: {_reason(error)}.')
+        return StartRefused(f'"{argv[0]}" needs a loader (its ELF interpreter) that does not exist.', NOT_EXECUTABLE)
+    return StartRefused(f'"{argv[0]}" cannot be started: {_reason(error)}.')
 
 
 def _reason(error: Exception) -> str:
@@ -320,10 +278,3 @@ def raise_descriptor_limit() -> None:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         _original_limits.append((soft, hard))
-
-
-def restore_descriptor_limit(pid: int) -> None:
-    """Give a new process the limit of open files that this process was started with (Linux only)."""
-    if _original_limits and hasattr(resource, "prlimit"):
-        with contextlib.suppress(OSError):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, _original_limits[0])

@@ -2,7 +2,7 @@
 """The output of processes: the pipe that they write to, and the log files of a container, which have a bounded size.
 
 A full disk does not stop a container: the log drops bytes that cannot be written, and records the gap when it can
-write again. If lines are stamped, each begins with the time at which the supervisor read its first byte.
+write again. If lines are stamped, each line begins with the time at which the supervisor read its first byte.
 """
 
 import os
@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from trainwright.node.supervisor.loop import Loop
 
-#: Bytes of one log file, and the number of files, with the current one.
+#: The maximum size of one log file in bytes, and the number of files, with the current file.
 DEFAULT_ROTATION = (10 * 1024 * 1024, 5)
 _CHUNK_BYTES = 64 * 1024
-#: The most that a pipe can hold, unless root has raised the limit.
+#: The largest size of a pipe in bytes, unless root has raised the limit.
 _MAX_PIPE_BYTES = 1024 * 1024
 
 
@@ -56,7 +56,7 @@ class ContainerLog:
             self._file = -1
 
     def _stamped(self, data: bytes) -> bytes:
-        """The data with the time before each line that begins in it."""
+        """The data with the time before each line that begins in the data."""
         seconds, rest = divmod(time.time_ns(), 1_000_000_000)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09}Z "
         ended = data.endswith(b"\n")
@@ -67,10 +67,7 @@ class ContainerLog:
 
     def _write_piece(self, data: bytes) -> bytes:
         """Write as much as the current file takes, and return the rest."""
-        room = self._size - self._written
-        if room <= 0:
-            self._rotate()
-            return data
+        room = max(0, self._size - self._written)
         piece = data if len(data) <= room else data[: data.rfind(b"\n", 0, room) + 1]
         if not piece and self._written:
             self._rotate()
@@ -105,7 +102,7 @@ class ContainerLog:
             self._on_loss = None
 
     def _record_gap(self) -> None:
-        """Write how many bytes are missing. It begins a new line, because the line before may be incomplete."""
+        """Write how many bytes are missing, on a new line, because the line before may be incomplete."""
         note = f"\n[trainwright: {self._lost} bytes of the log could not be written and are missing here]\n".encode()
         count = os.write(self._file, note)
         self._written += count
@@ -123,7 +120,7 @@ class OutputPipe:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._consume: Callable[[bytes], None] | None = None
+        self._consume: Callable[[bytes], None]
         self._read_end, self.write_end = os.pipe()
 
     def open(self, consume: Callable[[bytes], None]) -> None:
@@ -136,10 +133,7 @@ class OutputPipe:
     def drain(self) -> None:
         """Read the bytes that are in the pipe now and close it, even if a process still has it open."""
         total = 0
-        while self._read_end >= 0 and total < _MAX_PIPE_BYTES:
-            count = self._read_chunk()
-            if not count:
-                break
+        while self._read_end >= 0 and total < _MAX_PIPE_BYTES and (count := self._read_chunk()):
             total += count
         self.close()
 
@@ -147,8 +141,7 @@ class OutputPipe:
         """Close both ends. Safe to call twice."""
         self._close_write_end()
         if self._read_end >= 0:
-            if self._consume is not None:
-                self._loop.unwatch(self._read_end)
+            self._loop.unwatch(self._read_end)
             os.close(self._read_end)
             self._read_end = -1
 
@@ -157,9 +150,9 @@ class OutputPipe:
             data = os.read(self._read_end, _CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
             return 0
-        if data and self._consume is not None:
+        if data:
             self._consume(data)
-        if not data:
+        else:
             self.close()
         return len(data)
 

@@ -31,7 +31,7 @@ class Loop:
     """Runs until `stop`. An exception in a callback does not end the loop: it is passed to `on_error`."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
-        self.tasks: list[Task] = []  # run once per turn; True: there is more to do, do not sleep
+        self.tasks: list[Task] = []  # each runs once per turn; True: there is more to do, do not sleep
         self._on_error = on_error
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor process: `main` is its entry point, with the configuration as the only argument.
 
-It builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until SIGTERM;
-then it ends all containers. With `orphans: keep` it continues without an agent, and ends when no container has run for
-a while and no agent has connected.
+The supervisor builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until
+SIGTERM; then it ends all containers. With `orphans: keep` it continues without an agent, and checks periodically
+whether to end: when no container runs and no agent is connected.
 
 `SupervisorService` implements the verbs of the protocol. A request for something already done is no error, because an
 agent that was killed repeats its requests.
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from trainwright.node.supervisor import protocol
     from trainwright.node.supervisor.control import Reply
 
-_ENDS_PER_TURN = 64  # the loop must read logs between turns
-_KILL_SECONDS = 5.0  # for processes to end after SIGKILL, when the supervisor ends
-_LINGER_SECONDS = 600.0  # without an agent and without containers, until the supervisor ends
+_ENDS_PER_TURN = 64  # at most this many ended children per turn: the loop must read logs between turns
+_KILL_SECONDS = 5.0  # the time that processes have to end after SIGKILL, when the supervisor ends
+#: A supervisor that keeps orphans checks whether it can end: this long after the agent is lost, and again after each
+#: such period while containers run.
+_LINGER_SECONDS = 600.0
 _MAX_DEFECT_NOTICES = 10
-_MAX_KEPT_NOTICES = 50  # for an agent that connects later
+_MAX_KEPT_NOTICES = 50  # the newest notices are kept for an agent that connects later
 _OK: protocol.Done = {"ok": True}
 
 
@@ -52,7 +54,7 @@ def main() -> None:
     try:
         problem = mismatch(config, SUPERVISOR_PROTOCOL, "the agent", "the supervisor")
         if problem is not None:
-            raise StartRefused(128, problem)
+            raise StartRefused(problem)
         launch.raise_descriptor_limit()
         supervisor = Supervisor(config, lines, _make_runtime(config))
     except Exception as error:
@@ -68,7 +70,7 @@ def _make_runtime(config: protocol.Config) -> Runtime:
     if config["runtime"] == "process":
         return ProcessRuntime(config)
     if config["runtime"] != "sandbox":
-        raise StartRefused(128, f"expected the runtime `sandbox` or `process`, found {config['runtime']!r}.")
+        raise StartRefused(f"expected the runtime `sandbox` or `process`, found {config['runtime']!r}.")
     from trainwright.node.supervisor.sandbox import SandboxRuntime  # noqa: PLC0415 - slow to import, because of ctypes
 
     return SandboxRuntime(config)
@@ -92,8 +94,7 @@ class Supervisor:
         self._containers.rotate = size, count
         self._containers.stamps = bool(config.get("stamps"))
         self._execs = ExecTable(self._loop, runtime, self._containers)
-        self._service = SupervisorService(runtime, self._containers, self._execs, self._journal)
-        self._service.register(self._control)
+        self._service = SupervisorService(self._control, runtime, self._containers, self._execs, self._journal)
         self._listener = ExecListener(self._loop, config["folder"], self._execs, self._attach)
         self._loop.tasks.insert(0, self._handle_ends)
         self._attach(lines)
@@ -144,11 +145,9 @@ class Supervisor:
             self._loop.later(self._config.get("linger", _LINGER_SECONDS), self._end_if_idle)
 
     def _end_if_idle(self) -> None:
-        if self._control.attached:
-            return
-        if self._containers.running:
-            self._loop.later(self._config.get("linger", _LINGER_SECONDS), self._end_if_idle)
-        else:
+        if not self._control.attached and self._containers.running:
+            self._agent_lost()
+        elif not self._control.attached:
             self._finish()
 
     def _finish(self) -> None:
@@ -156,7 +155,8 @@ class Supervisor:
         if not self._stopping:
             self._stopping = self._containers.closing = True
             self._loop.later(_KILL_SECONDS, self._loop.stop)
-        self._containers.kill_all()
+        for name in [*self._containers.running]:
+            self._containers.kill(name)
 
     def _signalled(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -165,7 +165,7 @@ class Supervisor:
         if self._terminate_requested:
             self._finish()
 
-    def _request_terminate(self) -> None:
+    def _request_terminate(self, *_: object) -> None:
         """Handle SIGTERM, which may interrupt any code: `_signalled` acts on the flag."""
         self._terminate_requested = True
 
@@ -175,7 +175,7 @@ class Supervisor:
         for _ in range(_ENDS_PER_TURN if self._check_children else 0):
             try:
                 end = tree.ended_child()
-            except tree.NoChildren:
+            except ChildProcessError:  # there are no children
                 end = None
             if end is None:
                 self._check_children = False
@@ -188,7 +188,7 @@ class Supervisor:
         return self._check_children
 
     def _handle_end(self, end: tree.ProcessEnd) -> bool:
-        """Report and reap a child. False: it belongs to no container and to no command."""
+        """Report and reap a child. False: the child belongs to no container and no command."""
         container = self._containers.end(end)
         if container is not None:
             self._service.container_ended(container)
@@ -201,17 +201,15 @@ class Supervisor:
     def _reap_all(self) -> bool:
         """Reap all children that have ended, after the loop. False: no child is left."""
         try:
-            end = tree.ended_child()
-            while end is not None:
+            while (end := tree.ended_child()) is not None:
                 self._handle_end(end)
-                end = tree.ended_child()
-        except tree.NoChildren:
+        except ChildProcessError:
             return False
         self._runtime.orphaned()
         return True
 
 
-def _install_signal_handlers(terminated: Callable[[], None]) -> socket.socket:
+def _install_signal_handlers(terminated: Callable[..., None]) -> socket.socket:
     """Return a socket that is readable after a signal. Handlers, not SIG_IGN: a new process would inherit SIG_IGN."""
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
@@ -219,52 +217,52 @@ def _install_signal_handlers(terminated: Callable[[], None]) -> socket.socket:
     signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: terminated())
+    signal.signal(signal.SIGTERM, terminated)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return ours
 
 
 class SupervisorService:
-    """The verbs of the protocol: one method per verb, with the verb's name."""
+    """The verbs of the protocol: one method per verb. `protocol` describes the requests."""
 
-    def __init__(self, runtime: Runtime, containers: Containers, execs: ExecTable, journal: Journal) -> None:
+    def __init__(
+        self, control: Control, runtime: Runtime, containers: Containers, execs: ExecTable, journal: Journal
+    ) -> None:
         self._runtime, self._containers, self._execs, self._journal = runtime, containers, execs, journal
         self._closing: dict[str, list[Reply]] = {}
+        control.handlers = {
+            "open": self._open,
+            "start": self._start,
+            "signal": self._signal,
+            "kill": self._kill,
+            "exec": execs.run,
+            "close": self._close,
+            "list": lambda _, __: {"ok": True, "containers": [*journal.entries.values()]},
+            "forget": self._forget,
+            "ping": lambda _, __: _OK,
+            "leased": self._leased,
+        }
 
-    def register(self, control: Control) -> None:
-        """Let the agent use the verbs."""
-        pods = (self.open, self.start, self.signal, self.kill, self.exec, self.close)
-        control.handlers = {verb.__name__: verb for verb in (*pods, self.list, self.forget, self.ping, self.leased)}
-
-    def open(self, request: protocol.OpenPod, _: Reply) -> protocol.Done:
-        """Create what the containers of a pod share."""
+    def _open(self, request: protocol.OpenPod, _: Reply) -> protocol.Done:
         self._runtime.open(request)
         return _OK
 
-    def leased(self, request: protocol.Leased, _: Reply) -> protocol.Done:
-        """Check that the supervisor holds the locks of these devices."""
+    def _leased(self, request: protocol.Leased, _: Reply) -> protocol.Done:
         self._containers.leases.of(request["devices"])
         return _OK
 
-    def start(self, request: protocol.StartContainer, _: Reply) -> protocol.Started:
-        """Start a container."""
+    def _start(self, request: protocol.StartContainer, _: Reply) -> protocol.Started:
         return {"ok": True, "pid": self._containers.start(request)}
 
-    def signal(self, request: protocol.SignalContainer, _: Reply) -> protocol.Done:
-        """Signal a container's main process."""
+    def _signal(self, request: protocol.SignalContainer, _: Reply) -> protocol.Done:
         self._containers.signal(request["container"], request["signal"])
         return _OK
 
-    def kill(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
-        """SIGKILL all processes of a container."""
+    def _kill(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
         self._containers.kill(request["container"])
         return _OK
 
-    def exec(self, request: protocol.Exec, reply: Reply) -> None:
-        """Run a command in a container, and answer when it has ended."""
-        self._execs.run(request, reply)
-
-    def close(self, request: protocol.PodRequest, reply: Reply) -> protocol.Done | None:
+    def _close(self, request: protocol.PodRequest, reply: Reply) -> protocol.Done | None:
         """Kill the containers of a pod, release what they shared, and answer when they have ended."""
         pod = request["pod"]
         running = self._containers.of(pod)
@@ -276,18 +274,10 @@ class SupervisorService:
             self._containers.kill(container)
         return None
 
-    def list(self, _: protocol.Request, __: Reply) -> protocol.ContainerList:
-        """List every container in the journal."""
-        return {"ok": True, "containers": [*self._journal.entries.values()]}
-
-    def forget(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
-        """Remove a container from the journal, because the agent has stored its exit status; not a running one."""
+    def _forget(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
+        """Remove a container from the journal, because the agent has its exit status; not while it runs."""
         if request["container"] not in self._containers.running:
             self._journal.forget(request["container"])
-        return _OK
-
-    def ping(self, _: protocol.Request, __: Reply) -> protocol.Done:
-        """Show that the supervisor answers."""
         return _OK
 
     def container_ended(self, container: str) -> None:

@@ -11,32 +11,19 @@ import re
 import shlex
 import subprocess
 from collections.abc import Sequence
-from typing import Protocol
 
-_TAG = re.compile(r"\btrainwright_(\d+)_(\d+)\b")
+from trainwright.node.supervisor import tree
+
+_TAG = re.compile(r"\btrainwright_\d+_\d+\b")
 _TIMEOUT_SECONDS = 10.0
-_START_TIME_FIELD = 19  # in /proc/PID/stat, counted after the command's name
-
-
-class Tool(Protocol):
-    """A program that manages rules. Every method raises OSError with the message of the program."""
-
-    def tags(self) -> set[str]:
-        """The tags of all rules."""
-
-    def add(self, tag: str, subnet: str) -> None:
-        """Add rules that give packets which leave the subnet the address of the machine."""
-
-    def remove(self, tag: str) -> None:
-        """Remove the rules of this tag."""
 
 
 class Nft:
-    """nftables: one table for each supervisor."""
+    """nftables: one table for each supervisor. Every method raises OSError with the message of the program."""
 
     def tags(self) -> set[str]:
         """The tags that are names of tables."""
-        return _tags_in(_run(["nft", "list", "tables"]))
+        return set(_TAG.findall(_run(["nft", "list", "tables"])))
 
     def add(self, tag: str, subnet: str) -> None:
         """Add a table with one rule."""
@@ -53,8 +40,8 @@ class Iptables:
     """iptables: rules with a comment. Unlike an nft table, they also work if the machine drops forwarded packets."""
 
     def tags(self) -> set[str]:
-        """The tags in comments."""
-        return _tags_in(_run(["iptables-save"]))
+        """The tags that are comments of rules."""
+        return set(_TAG.findall(_run(["iptables-save"])))
 
     def add(self, tag: str, subnet: str) -> None:
         """Add all rules in one step."""
@@ -74,17 +61,18 @@ class Iptables:
         _run(["iptables-restore", "-w", "--noflush"], "\n".join([*lines, ""]))
 
 
+Tool = Nft | Iptables
 _TOOLS: dict[str, Tool] = {"iptables-restore": Iptables(), "nft": Nft()}
 
 
 class Masquerade:
-    """The rules of this process. Raises OSError where none can be made."""
+    """The rules of this process. Raises OSError where no rules can be made."""
 
     def __init__(self, subnet: str, tools: Sequence[Tool] = ()) -> None:
         tools = tools or _installed()
         if not tools:
             raise FileNotFoundError(None, "neither iptables nor nft is installed")
-        self._tag = f"trainwright_{os.getpid()}_{_start_time(os.getpid())}"
+        self._tag = f"trainwright_{os.getpid()}_{tree.start_time(os.getpid())}"
         for self._tool in tools:
             try:
                 _remove_stale(self._tool)
@@ -113,10 +101,11 @@ def remove_stale_rules() -> bool:
 
 
 def _remove_stale(tool: Tool) -> set[str]:
-    """Remove the rules whose owner is dead; return the tags of the others."""
+    """Remove the rules whose owner is dead; return the tags of the other rules."""
     living = set()
     for tag in tool.tags():
-        if _is_owner_alive(tag):
+        _, pid, start = tag.split("_")
+        if tree.start_time(int(pid)) == start:  # the owner still runs
             living.add(tag)
             continue
         with contextlib.suppress(OSError):  # another supervisor has just removed them
@@ -146,21 +135,3 @@ def _run(argv: list[str], text: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise TimeoutError(None, f"{argv[0]} did not answer for {_TIMEOUT_SECONDS:g} seconds") from None
     return done.stdout
-
-
-def _tags_in(text: str) -> set[str]:
-    return {match.group() for match in _TAG.finditer(text)}
-
-
-def _is_owner_alive(tag: str) -> bool:
-    match = _TAG.fullmatch(tag)
-    return match is not None and _start_time(int(match.group(1))) == match.group(2)
-
-
-def _start_time(pid: int) -> str | None:
-    """The start time of a process, in the clock ticks of the kernel; None if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[_START_TIME_FIELD]
-    except (FileNotFoundError, ProcessLookupError):
-        return None

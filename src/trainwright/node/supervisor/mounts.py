@@ -6,7 +6,7 @@ mounted before their children.
 
 A mount point that the host does not have is created without changing the host (`MountOverlay`). In a volume and in the
 working directory a new folder is created, as container engines do. Elsewhere the deepest existing folder is covered by
-an overlay: new entries are in memory or in the pod's folder, and existing folders stay those of the host.
+an overlay: new entries are in memory or in the pod's folder, and existing folders stay the folders of the host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.node.supervisor import kernel
-from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
+from trainwright.node.supervisor.launch import StartRefused
 
 if TYPE_CHECKING:
     from trainwright.node.supervisor import protocol
@@ -59,7 +59,7 @@ def prepare() -> None:
 
 
 def plan_mounts(pod: protocol.OpenPod, resolver: str | None, start: protocol.StartContainer) -> list[ContainerMount]:
-    """All mounts of a container, parents first. Of two mounts with the same target, the later one is visible.
+    """All mounts of a container, parents first. Of two mounts with the same target, the later mount is visible.
 
     /tmp and mounts below it come last: a bind mount includes the mounts below its source, so a volume that shows the
     host's /tmp elsewhere would otherwise show the pod's private /tmp.
@@ -85,7 +85,7 @@ def _default_mounts(pod: protocol.OpenPod, resolver: str | None) -> list[Contain
 def _default_shm_bytes() -> int:
     """The size of this machine's /dev/shm, if it is more than half of its memory; else 0, the kernel's default (half).
 
-    Data loaders share batches in /dev/shm, and one of 64 MiB, the size in many container engines, ends them by SIGBUS.
+    Data loaders share batches in /dev/shm, and a size of 64 MiB, as in many container engines, ends them by SIGBUS.
     So a small /dev/shm of this machine, which may itself be a container, is not used as the size. A container's memory
     limit includes the bytes in /dev/shm.
     """
@@ -127,7 +127,7 @@ def mount_all(plan: list[ContainerMount], overlay: MountOverlay) -> None:
     try:
         overlay.prepare_root(one.target for one in plan)
     except OSError as error:
-        raise StartRefused(NOT_POSSIBLE, f"cannot make a root folder with all mount points: {error}.") from None
+        raise StartRefused(f"cannot make a root folder with all mount points: {error}.") from None
     sources: list[int | None] = []
     try:
         sources += map(_open_source, plan)
@@ -164,7 +164,7 @@ def _mount(one: ContainerMount, source: int | None, overlay: MountOverlay) -> No
         found = os.statvfs(target).f_flag
         restrictions = sum(flag for bit, flag in _RESTRICTIONS.items() if found & bit)
         kernel.mount("none", target, None, kernel.REMOUNT | kernel.BIND | kernel.RDONLY | restrictions)
-    overlay.add(target, writable=not one.readonly)
+    overlay.writable[target] = not one.readonly
 
 
 def _mount_memory(target: str, size: int) -> None:
@@ -175,7 +175,7 @@ def _mount_memory(target: str, size: int) -> None:
 def _refusal(one: ContainerMount, error: OSError) -> StartRefused:
     what = f'"{one.source}"' if one.source and one.memory is None else "memory"
     where = f' ("{error.filename}")' if error.filename not in {None, one.target, one.source} else ""
-    return StartRefused(NOT_POSSIBLE, f'cannot mount {what} at "{one.target}": {error.strerror or error}{where}.')
+    return StartRefused(f'cannot mount {what} at "{one.target}": {error.strerror or error}{where}.')
 
 
 class FolderEntry(NamedTuple):
@@ -184,25 +184,20 @@ class FolderEntry(NamedTuple):
     name: str
     handle: int
     mode: int
-    link: str
 
 
 class MountOverlay:
     """Creates mount points in the mount namespace of the calling thread.
 
-    `root` is the path of a folder to create for a new root, if one is needed. `working` is the working directory.
+    `root` is the path of a folder to create for a new root, if needed. `working` is the working directory.
     """
 
     def __init__(self, root: str | None = None, working: str | None = None) -> None:
         self._root = root
         # Whether folders may be created below each of these paths. The longest path above a mount point decides.
-        self._writable = {"/": False}
+        self.writable = {"/": False}
         if working is not None and working != "/":
-            self._writable[os.path.realpath(working)] = True
-
-    def add(self, path: str, *, writable: bool) -> None:
-        """Record a mount at `path`; `writable`: mount points may be created in it."""
-        self._writable[path] = writable
+            self.writable[os.path.realpath(working)] = True
 
     def make_mount_point(self, target: str, *, folder: bool) -> str:
         """Follow symbolic links, create the mount point if it is missing, and return its path. Raises OSError."""
@@ -213,7 +208,10 @@ class MountOverlay:
         _check(base, folder=folder or base != path)
         if base == path:
             return path
-        if not self._is_writable(base):
+        above = base
+        while above not in self.writable:
+            above = os.path.dirname(above)
+        if not self.writable[above]:
             entries = _entries(base)
             _cover(base, entries)
             self._add_covered(base, entries)
@@ -244,22 +242,17 @@ class MountOverlay:
         _mirror(root, -1, entries)
         kernel.pivot(root)
 
-    def _is_writable(self, base: str) -> bool:
-        while base not in self._writable:
-            base = os.path.dirname(base)
-        return self._writable[base]
-
     def _add_covered(self, base: str, entries: list[FolderEntry]) -> None:
-        """Record that `base` is covered; the folders in it are still those of the host."""
-        self._writable[base] = True
+        """Record that `base` is covered; the folders in `base` are still the folders of the host."""
+        self.writable[base] = True
         for entry in entries:
             os.close(entry.handle)
             if stat.S_ISDIR(entry.mode):
-                self._writable.setdefault(os.path.join(base, entry.name), False)
+                self.writable.setdefault(os.path.join(base, entry.name), False)
 
 
 def _cover(base: str, entries: list[FolderEntry]) -> None:
-    """Mount an overlay, in which files can be replaced; if the kernel has none, a tmpfs with each entry mounted."""
+    """Mount an overlay, in which files can be replaced; if the kernel has no overlays, a tmpfs with every entry."""
     lower = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mounted = _mount_points_in(base)
     try:
@@ -301,7 +294,7 @@ def _mount_overlay(base: str, lower: int) -> bool:
 
 
 def _mirror(base: str, folder: int, entries: list[FolderEntry]) -> None:
-    """Mount every entry of a folder in the empty folder that covers it. Devices become links: they are many."""
+    """Mount every entry of a folder in the empty folder that covers it. The many devices become links."""
     if any(_is_device(entry) for entry in entries):
         hidden = os.path.join(base, _HOST_LINK)
         os.mkdir(hidden)
@@ -311,7 +304,7 @@ def _mirror(base: str, folder: int, entries: list[FolderEntry]) -> None:
     for entry in entries:
         path = os.path.join(base, entry.name)
         if stat.S_ISLNK(entry.mode):
-            os.symlink(entry.link, path)
+            os.symlink(os.readlink("", dir_fd=entry.handle), path)
         elif _is_device(entry):
             os.symlink(os.path.join(_HOST_LINK, entry.name), path)
         else:
@@ -333,9 +326,8 @@ def _entries(base: str) -> list[FolderEntry]:
         try:
             handle = os.open(os.path.join(base, name), _HANDLE)
         except FileNotFoundError:
-            continue  # another process has just removed it
-        mode = os.fstat(handle).st_mode
-        entries.append(FolderEntry(name, handle, mode, os.readlink("", dir_fd=handle) if stat.S_ISLNK(mode) else ""))
+            continue  # another process has just removed the entry
+        entries.append(FolderEntry(name, handle, os.fstat(handle).st_mode))
     return entries
 
 

@@ -5,13 +5,14 @@ A batch of messages is sent in one call, and the kernel acknowledges each. The f
 raises OSError with its name. A socket belongs to the network namespace in which it was created.
 """
 
+import contextlib
 import os
 import socket
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR = 16, 20, 24, 28  # RTM_NEW…
+_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR = 16, 20, 24, 28  # message types RTM_NEW…
 _ERROR = 2
 _REQUEST, _ACK, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400
 _UP = 1
@@ -47,10 +48,14 @@ class Netlink:
         self._number = 0
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send all messages in order. Raises OSError for the first refused one; the kernel may have done the others."""
+        """Send all messages in order. Raises OSError for the first refused message; others may have an effect."""
         first = self._number + 1
         self._number += len(messages)
-        self._socket.sendall(b"".join(_framed(number, one) for number, one in enumerate(messages, first)))
+        frames = [
+            struct.pack("=IHHII", 16 + len(one.body), one.kind, one.flags | _REQUEST | _ACK, number, 0) + one.body
+            for number, one in enumerate(messages, first)
+        ]
+        self._socket.sendall(b"".join(frames))
         refused: list[OSError] = []
         waiting = len(messages)
         while waiting:
@@ -66,8 +71,10 @@ class Netlink:
         self._socket.close()
 
 
-def _framed(number: int, one: Message) -> bytes:
-    return struct.pack("=IHHII", 16 + len(one.body), one.kind, one.flags | _REQUEST | _ACK, number, 0) + one.body
+def send_once(messages: Sequence[Message]) -> None:
+    """Send messages to the network namespace of this thread. Raises OSError."""
+    with contextlib.closing(Netlink()) as link:
+        link.send(messages)
 
 
 def _answers(data: bytes) -> list[tuple[int, int]]:

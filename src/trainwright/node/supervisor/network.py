@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network of all pods of a machine: a network namespace that has the other end of every pod's link.
 
-A supervisor creates one, or gets one that several supervisors share; `outside` connects it with the outside network.
+A supervisor creates this namespace, or gets one that several supervisors share; `outside` connects it to the outside.
 Pods are routed, not bridged: a bridge has at most 1,023 links, and with ARP forty pods that all talk to each other
 overflow the kernel's neighbour table. The kernel removes all links and routes with the namespace.
 """
@@ -16,7 +16,6 @@ LOOPBACK, ETH0, UPLINK = 1, 2, 2
 GATEWAY_MAC = bytes.fromhex("027477000001")
 # Offsets of addresses that no pod gets: some programs take .0 and .255 for network and broadcast addresses.
 _GATEWAY, _HOST, SPARE = 1, 255, 256
-_UPLINK_NAME = "uplink"
 _MAX_GENERATION = 0x3FFF
 _MAX_TRIES = 16
 
@@ -25,12 +24,12 @@ class Network:
     """The namespace. `gateway` is its own address, `host` the address of this machine."""
 
     def __init__(self, subnet: str, net: int | None = None) -> None:
-        """Use the namespace `net`, or create one. Raises OSError."""
+        """Use the namespace `net`, or create a new namespace. Raises OSError."""
         base, _, prefix = subnet.partition("/")
         self.subnet = subnet
         self.range = socket.inet_aton(base), int(prefix)
         self.gateway, self.host = self.at(_GATEWAY), self.at(_HOST)
-        self.connected = False  # with the outside network
+        self.connected = False  # whether the namespace has a link to the outside network
         self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely try the same number
         self.net, self.links = kernel.in_thread(lambda: self._create() if net is None else self._join(net))
 
@@ -42,7 +41,7 @@ class Network:
 
     def _join(self, net: int) -> tuple[int, netlink.Netlink]:
         kernel.setns(net, kernel.NEWNET)
-        self.connected = has_default_route()
+        self.connected = bool(routed_links())
         return net, netlink.Netlink()
 
     def at(self, offset: int) -> bytes:
@@ -57,19 +56,15 @@ class Network:
         # of the gateway's ICMP errors, and resolvers would wait for a timeout.
         target = (bytes(4), 0) if self.connected else self.range
         self._add_link(net, value, mac)
-        inside = netlink.Netlink()
-        try:
-            inside.send(
-                [
-                    netlink.up(LOOPBACK),
-                    netlink.up(ETH0),
-                    netlink.address(ETH0, value, self.range[1]),
-                    netlink.neighbour(ETH0, self.gateway, GATEWAY_MAC),
-                    netlink.route(target, ETH0, self.gateway),
-                ]
-            )
-        finally:
-            inside.close()
+        netlink.send_once(
+            [
+                netlink.up(LOOPBACK),
+                netlink.up(ETH0),
+                netlink.address(ETH0, value, self.range[1]),
+                netlink.neighbour(ETH0, self.gateway, GATEWAY_MAC),
+                netlink.route(target, ETH0, self.gateway),
+            ]
+        )
 
     def _add_link(self, net: int, value: bytes, mac: bytes) -> None:
         """Create the pod's link. The index has a generation: the kernel may still be removing an earlier pod's link."""
@@ -86,12 +81,8 @@ class Network:
                     raise
 
     def uplink(self, name: str, mac: bytes) -> None:
-        """Create the link to the caller's network namespace, where it has this name and MAC."""
-        there = netlink.Netlink()
-        try:
-            there.send([netlink.veth(name, 0, mac, (_UPLINK_NAME, UPLINK, GATEWAY_MAC, self.net))])
-        finally:
-            there.close()
+        """Create the link to the caller's network namespace, where the link has this name and MAC."""
+        netlink.send_once([netlink.veth(name, 0, mac, ("uplink", UPLINK, GATEWAY_MAC, self.net))])
         routes = [netlink.neighbour(UPLINK, self.host, mac), netlink.route((self.host, 32), UPLINK)]
         self.links.send([netlink.up(UPLINK), netlink.forwarding(UPLINK), *routes])
 
@@ -101,7 +92,8 @@ class Network:
         os.close(self.net)
 
 
-def has_default_route() -> bool:
-    """Whether the network namespace of this thread has a default route."""
+def routed_links() -> list[str]:
+    """The links with routes in the network namespace of this thread; empty without a default route."""
     with open("/proc/thread-self/net/route", encoding="ascii") as file:
-        return any(line.split()[1] == "00000000" for line in file)
+        routes = [line.split() for line in file][1:]
+    return sorted({route[0] for route in routes}) if any(route[1] == "00000000" for route in routes) else []

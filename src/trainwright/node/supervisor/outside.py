@@ -1,26 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of the pods' network with the outside network, or a notice why there is none.
+"""The connection of the pods' network with the outside network, or a notice why there is no connection.
 
 Root: a link to the host, by which the host also reaches the pods, and masquerade rules. The host must forward packets:
 the supervisor enables forwarding on routed links that have it disabled, and records their names in /run. The last
-supervisor disables it again when it ends; after a kill -9, `tidy` or the next supervisor does. The kernel removes the
-link with the pods' network.
+supervisor disables forwarding again when it ends; after a kill -9, `tidy` or the next supervisor does. The kernel
+removes the link with the pods' network.
 
 Other users: slirp4netns or pasta. That helper must not be in our user namespace, so it starts before we enter the
 namespace, and we tell it later which network it serves. A shell ends the helper when its stdin ends, that is, when the
 supervisor ends.
+
+`python -m trainwright.node.supervisor.outside SUBNET` is a process that holds the network which several supervisors of
+one engine share. It prints one line of JSON, the paths of its network namespace and of its user namespace (null for
+root), and ends when its stdin ends. The engine opens both and passes the descriptors to the supervisors as `holder`.
 """
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from trainwright.node.supervisor import kernel, netlink
 from trainwright.node.supervisor.masquerade import Masquerade, Nft, installed, remove_stale_rules
-from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, has_default_route
+from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, routed_links
 
 _TUN = "/dev/net/tun"
 _PROXY_DELAY = "/proc/sys/net/ipv4/neigh/uplink/proxy_delay"
@@ -30,7 +36,7 @@ _COMMANDS = {
         " --configure --mtu=65520 --disable-host-loopback --netns-type=path"
         " --userns-path=/proc/$pid/ns/user /proc/$pid/fd/$net uplink"
     ),
-    # pasta serves only one address, so the pods share it by masquerading.
+    # pasta serves only one address, so the pods share that address by masquerading.
     "pasta": (
         " --foreground --quiet --config-net --ns-ifname uplink --no-map-gw -t none -u none -T none -U none"
         " --userns /proc/$pid/ns/user --netns /proc/$pid/fd/$net"
@@ -38,15 +44,13 @@ _COMMANDS = {
 }
 _SCRIPT = 'read -r pid net || exit; "$0"{} & read -r end; kill "$!"'
 _HOST_MAC = bytes.fromhex("027477000002")
-_ANYWHERE = (bytes(4), 0)
-_NOTICE = "pods cannot reach the outside network: {}"
 _RECORDS = "/run/trainwright"
 _MAX_TRIES = 3
 _RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"
 
 
 class UsermodeNetwork:
-    """A helper process that waits until `connect` names its network. Raises OSError if none can be started."""
+    """A helper process that waits until `connect` names its network. Raises OSError if no helper can be started."""
 
     def __init__(self) -> None:
         names = [name for name in _COMMANDS if installed(name) and (name != "pasta" or installed("nft"))]
@@ -80,16 +84,16 @@ class UsermodeNetwork:
         """End the helper."""
         assert self._helper.stdin is not None  # noqa: S101 - it is a pipe
         self._helper.stdin.close()
-        self._helper.returncode = 0  # the loop reaps it; Popen must neither wait nor warn
+        self._helper.returncode = 0  # the loop reaps the helper; Popen must neither wait nor warn
 
 
 def _is_served(network: Network) -> bool:
     kernel.setns(network.net, kernel.NEWNET)
-    return has_default_route()
+    return bool(routed_links())
 
 
 def _configure(network: Network, *, masquerade: bool) -> None:
-    """Enter the network's namespace and change its settings; the kernel removes them with the namespace."""
+    """Enter the network's namespace and change its settings; the kernel removes the settings with the namespace."""
     kernel.setns(network.net, kernel.NEWNET)
     # The helper asks by ARP for each pod; by default the kernel delays a proxy's answer by up to a second.
     with contextlib.suppress(OSError), open(_PROXY_DELAY, "w", encoding="ascii") as file:
@@ -108,38 +112,35 @@ class OutsideConnection:
         self._usermode: UsermodeNetwork | None = None
         self._masquerade: Masquerade | None = None
         if wanted and not root:
-            self._try(self._start_helper)
+            with self._noticing():
+                self._usermode = UsermodeNetwork()
 
     def connect(self, network: Network) -> None:
         """Connect the network, if wanted and possible. Sets `network.connected`, or adds to `notices`."""
-        if self._wanted and self.root:
-            self._try(lambda: self._connect_as_root(network))
-        elif self._usermode is not None:
-            self._try(lambda: self._connect_as_user(network))
+        with self._noticing():
+            if self._wanted and self.root:
+                self._connect_as_root(network)
+            elif self._usermode is not None:
+                self._usermode.connect(network)
+            else:
+                return
+            network.connected = True
 
-    def _try(self, step: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
         try:
-            step()
+            yield
         except OSError as error:
-            self.notices.append(_NOTICE.format(error.strerror or error))
-
-    def _start_helper(self) -> None:
-        self._usermode = UsermodeNetwork()
-
-    def _connect_as_user(self, network: Network) -> None:
-        assert self._usermode is not None  # noqa: S101 - only called with one
-        self._usermode.connect(network)
-        network.connected = True
+            self.notices.append(f"pods cannot reach the outside network: {error.strerror or error}")
 
     def _connect_as_root(self, network: Network) -> None:
-        routed = _routed_links()
+        routed = routed_links()
         _link_host(network)
         if not routed:
             raise OSError(None, "this machine has no default route")
         self._masquerade = Masquerade(network.subnet)
         _enable_forwarding([name for name in routed if not _forwards(name)])
-        network.links.send([netlink.route(_ANYWHERE, UPLINK, network.host)])
-        network.connected = True
+        network.links.send([netlink.route((bytes(4), 0), UPLINK, network.host)])
 
     def close(self) -> None:
         """Restore the settings of the host."""
@@ -166,20 +167,16 @@ def _link_host(network: Network) -> None:
     """Create a link between the host and the gateway of the pods."""
     name = f"tw{os.getpid()}"
     network.uplink(name, _HOST_MAC)
-    host = netlink.Netlink()
-    try:
-        index = socket.if_nametoindex(name)
-        host.send(
-            [
-                netlink.up(index),
-                netlink.forwarding(index),
-                netlink.address(index, network.host, 32),
-                netlink.neighbour(index, network.gateway, GATEWAY_MAC),
-                netlink.route(network.range, index, network.gateway),
-            ]
-        )
-    finally:
-        host.close()
+    index = socket.if_nametoindex(name)
+    netlink.send_once(
+        [
+            netlink.up(index),
+            netlink.forwarding(index),
+            netlink.address(index, network.host, 32),
+            netlink.neighbour(index, network.gateway, GATEWAY_MAC),
+            netlink.route(network.range, index, network.gateway),
+        ]
+    )
 
 
 def tidy() -> None:
@@ -200,14 +197,14 @@ def _enable_forwarding(names: list[str]) -> None:
 
 
 def _disable_forwarding() -> None:
-    """Disable forwarding on all recorded links, also those that other supervisors recorded."""
+    """Disable forwarding on all recorded links, also links that other supervisors recorded."""
     try:
         with open(_record_path(), encoding="utf-8") as file:
             names = file.read().split()
         os.unlink(_record_path())
     except FileNotFoundError:
         return
-    with contextlib.suppress(OSError):  # it has records of other network namespaces
+    with contextlib.suppress(OSError):  # the folder has records of other network namespaces
         os.rmdir(_RECORDS)
     _set_forwarding(names, on=False)
 
@@ -218,19 +215,9 @@ def _record_path() -> str:
 
 
 def _set_forwarding(names: list[str], *, on: bool) -> None:
-    host = netlink.Netlink()
     for name in names:
         with contextlib.suppress(OSError):  # the link no longer exists
-            host.send([netlink.forwarding(socket.if_nametoindex(name), on=on)])
-    host.close()
-
-
-def _routed_links() -> list[str]:
-    """The links of the host that have routes; none if it has no default route."""
-    with open("/proc/self/net/route", encoding="ascii") as file:
-        routes = [line.split() for line in file][1:]
-    names = {route[0] for route in routes}
-    return sorted(names) if any(route[1] == "00000000" for route in routes) else []
+            netlink.send_once([netlink.forwarding(socket.if_nametoindex(name), on=on)])
 
 
 def _forwards(name: str) -> bool:
@@ -239,7 +226,7 @@ def _forwards(name: str) -> bool:
 
 
 def resolver() -> str | None:
-    """A resolv.conf for pods, if the host's own names only servers on its loopback, which pods cannot reach."""
+    """A resolv.conf for pods, if the host's file names only servers on its loopback, which pods cannot reach."""
     try:
         with open(_RESOLVER, encoding="utf-8", errors="replace") as file:
             words = [line.split() for line in file]
@@ -248,3 +235,21 @@ def resolver() -> str | None:
     servers = [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
     local = bool(servers) and all(server.startswith("127.") or server == "::1" for server in servers)
     return _REAL_RESOLVER if local and os.path.exists(_REAL_RESOLVER) else None
+
+
+def main() -> None:
+    """Hold a shared network until stdin ends. Exit with 3 and print the reason if the network cannot be made."""
+    try:
+        network, outside = make_shared_network(sys.argv[1])
+    except OSError as error:
+        print(f"the network of the nodes cannot be made: {error}", file=sys.stderr)
+        sys.exit(3)
+    own = f"/proc/{os.getpid()}"
+    user = None if outside.root else f"{own}/ns/user"
+    print(json.dumps({"net": f"{own}/fd/{network.net}", "user": user}), flush=True)
+    sys.stdin.buffer.read()
+    outside.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `process` runtime: a container is a plain process in its own session. It works on every system.
+"""The `process` runtime: a container is a plain process in its own session. This works on every system.
 
-The supervisor adopts orphans: they become its children, and `MARKER` in their environment names their container. When
+The supervisor adopts orphans. They become its children, and `MARKER` in their environment names their container. When
 an orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
 """
 
@@ -11,10 +11,10 @@ import os
 from typing import TYPE_CHECKING
 
 from trainwright.node.supervisor import tree
-from trainwright.node.supervisor.launch import MARKER, NOT_POSSIBLE, Process, StartRefused, Stdio, launch
+from trainwright.node.supervisor.launch import MARKER, Descriptors, Process, StartRefused, launch
 
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Config, Mount, OpenPod, StartContainer
+    from trainwright.node.supervisor.protocol import Config, Exec, OpenPod, StartContainer
 
 _NO_PROC = "a process that leaves its container's process group outlives it: this system has no /proc to find it by"
 
@@ -34,38 +34,33 @@ class ProcessRuntime:
         self._ended_sessions: dict[int, str] = {}
 
     def open(self, pod: OpenPod) -> None:  # noqa: ARG002 - containers of a pod share nothing here
-        """Adopt orphans from the first pod on; to do it at the start would delay `ready`."""
+        """Adopt orphans from the first pod on; adopting them from the start would delay `ready`."""
         if not self._opened:
             self._opened, self._adopts = True, tree.adopt()
 
-    def spawn(
-        self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
-    ) -> Process:
-        """Start a container's main process."""
+    def spawn(self, start: StartContainer, fds: Descriptors) -> Process:
+        """Start a container's main process. Refuse mounts, unless source and target are the same file of the host."""
         for mount in start.get("mounts") or ():
-            _check(mount)
+            source, target = mount.get("source"), mount["target"]
+            same = source is not None and os.path.realpath(source) == os.path.realpath(target)
+            if not same and target != "/dev/shm":  # noqa: S108 - compared, not used
+                text = f'"{target}" cannot be mounted by the process runtime; run it with `--runtime sandbox`.'
+                raise StartRefused(text)
         container, cwd = start["container"], start.get("cwd")
         env = {**start["env"], MARKER: container}
-        process = launch(start["argv"], env, cwd, stdio, entries=entries, inherited=inherited)
+        process = launch(start["argv"], env, cwd, fds)
         self._running[container] = process, env, cwd
         self._mains[process.pid] = container
         return process
 
-    def enter(
-        self,
-        container: str,
-        argv: list[str],
-        env: dict[str, str] | None,
-        cwd: str | None,
-        stdio: Stdio,
-        *,
-        tty: bool,
-    ) -> Process:
+    def enter(self, request: Exec, fds: Descriptors) -> Process:
         """Start another process with the container's environment and working directory."""
+        container = request["container"]
         if container not in self._running:
-            raise StartRefused(NOT_POSSIBLE, f'the container "{container}" is not running.')
-        _, usual, home = self._running[container]
-        return launch(argv, {**usual, **(env or {}), MARKER: container}, cwd or home, stdio, tty=tty)
+            raise StartRefused(f'the container "{container}" is not running.')
+        _, env, cwd = self._running[container]
+        env = {**env, **(request.get("env") or {}), MARKER: container}
+        return launch(request["argv"], env, request.get("cwd") or cwd, fds)
 
     def kill(self, container: str) -> None:
         """SIGKILL the main process, its descendants and its daemons."""
@@ -91,7 +86,7 @@ class ProcessRuntime:
         """Do nothing: the containers of a pod share nothing."""
 
     def stop(self) -> None:
-        """Kill all remaining children, also those without `MARKER`."""
+        """Kill all remaining children, also children without `MARKER`."""
         self._stopped = True
         for container in [*self._running]:
             self.kill(container)
@@ -118,12 +113,3 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
         return 0
-
-
-def _check(mount: Mount) -> None:
-    """Refuse a mount, unless source and target are the same: a plain process sees the files of the host."""
-    source, target = mount.get("source"), mount["target"]
-    if target == "/dev/shm" or (source is not None and os.path.realpath(source) == os.path.realpath(target)):  # noqa: S108 - compared, not used
-        return
-    text = f'"{target}" cannot be mounted by the process runtime; run it with `--runtime sandbox`.'
-    raise StartRefused(NOT_POSSIBLE, text)

@@ -35,11 +35,11 @@ class Config(Hello):
     orphans: Literal["end", "keep"]
     network: NotRequired[NetworkConfig | None]
     outside: NotRequired[bool]
-    #: Bytes of one log file, and the number of files kept.
+    #: The maximum size of one log file in bytes, and the number of files kept.
     rotate: NotRequired[list[int]]
     #: Whether each line of a log begins with its time.
     stamps: NotRequired[bool]
-    #: Seconds that a supervisor without an agent waits for one.
+    #: Seconds between checks whether a supervisor without an agent can end: when no container runs.
     linger: NotRequired[float]
     #: Inherited descriptors: the connection to the agent, and the socket for leases.
     fd: NotRequired[int]
@@ -62,24 +62,24 @@ class OpenPod(TypedDict):
     #: Paths of the pod's /etc/hosts and of its private /tmp.
     hosts: NotRequired[str | None]
     tmp: NotRequired[str | None]
-    #: Bytes of /dev/shm.
+    #: The size of /dev/shm in bytes.
     shm: NotRequired[int | None]
     #: Folders below /tmp that stay visible.
     keep: NotRequired[list[str]]
 
 
 class Mount(TypedDict):
-    """One mount of a container. With both a source and `tmpfs`, it is memory that the pod's containers share."""
+    """One mount of a container. With both a source and `tmpfs`, the mount is memory that the pod's containers share."""
 
     target: str
     source: str | None
     readonly: NotRequired[bool]
-    #: Bytes of memory.
+    #: The size of a mount in memory, in bytes.
     tmpfs: NotRequired[int | None]
 
 
 class Limits(TypedDict, total=False):
-    """Bytes of memory and number of CPUs."""
+    """The limits of a container: bytes of memory and number of CPUs."""
 
     memory: int
     cpu: float
@@ -114,7 +114,7 @@ class PodRequest(TypedDict):
 
 
 class ContainerRequest(TypedDict):
-    """`kill`, `forget`: SIGKILL a container, or remove it from the journal."""
+    """`kill`, `forget`: SIGKILL a container, or remove a container from the journal."""
 
     container: str
 
@@ -164,7 +164,7 @@ class Executed(Done):
 
 
 class ExitStatus(TypedDict):
-    """How a container ended: exit code (128 + n after signal n), and when, in seconds since 1970."""
+    """How a container ended: exit code (128 + n after signal n), and the time, in seconds since 1970."""
 
     code: int
     signal: int

@@ -4,7 +4,7 @@
 If no cgroup can enforce a memory limit, `MemoryWatch` measures the container once a second. A cgroup is better, because
 the kernel refuses memory before it is used; a measured container may exceed its limit until the next measurement. The
 measurement counts memory that a cgroup could not reclaim either: anonymous and shared memory, swapped out or not, but
-no pages of files. Processes that share a page count a part of it each. So a container that the measurement kills would
+no pages of files. Of a shared page, each process counts a part. So a container that the measurement kills would
 also be killed in a cgroup.
 """
 
@@ -22,36 +22,34 @@ from trainwright.node.supervisor.loop import Loop
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Limits
 
-_CPU_PERIOD = 100_000  # microseconds
-_MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refuses less
+_CPU_PERIOD = 100_000  # microseconds: the period to which CPU quotas apply
+_MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refuses a smaller quota
 CONTROLLERS = ("memory", "cpu")
 _PREFIX = "trainwright-"
 _OOM_FILES = ("memory.events", "memory.oom_control")
+# A kernel without swap accounting lacks some of these files.
+_OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 
 #: A line of mountinfo: root, mount point, type, options of the file system.
 CgroupMount = tuple[str, str, str, list[str]]
 
 INTERVAL = 1.0  # seconds between two measurements
-#: The pause after a measurement is at least this many times its duration, so that measuring uses at most 5 % of a CPU.
+#: The pause after a measurement is at least this many times its duration: measuring uses at most 5 % of a CPU.
 _PAUSE_FACTOR = 20
-# Cheap to read, but counts a page once for each process that shares it, for example after a fork.
+# The file and its fields. Cheap to read, but a shared page counts for each process, for example after a fork.
 _STATUS = "status", (b"RssAnon", b"RssShmem", b"VmSwap")
-# The kernel walks all page tables of the process, so this is read only if the cheap sum exceeds the limit.
+# The kernel walks all page tables of the process, so this file is read only if the cheap sum exceeds the limit.
 _ROLLUP = "smaps_rollup", (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 class ContainerCgroup:
-    """The cgroup of one container: in version 1 one folder for each controller, in version 2 one folder."""
+    """The cgroup of one container: in version 1 a folder per controller, in version 2 one folder; none if unlimited."""
 
     def __init__(self, folders: list[str]) -> None:
         self.folders = folders
-        self.entries = tuple(_open(f"{one}/cgroup.procs") for one in folders)
-
-    def add(self, pid: int) -> None:
-        """Add a running process. Its later children are in the cgroup too."""
-        for entry in self.entries:
-            with contextlib.suppress(OSError):
-                os.write(entry, str(pid).encode())
+        # O_CREAT is for tests: the kernel does not allow new files in a cgroup.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        self.entries = tuple(os.open(f"{one}/cgroup.procs", flags, 0o600) for one in folders)
 
     def oom(self) -> bool:
         """Whether the kernel has killed a process in the cgroup at its memory limit."""
@@ -72,7 +70,7 @@ class ContainerCgroup:
 
 
 class Cgroups:
-    """The cgroups of this supervisor. The constructor finds the parent folder; the first group creates ours in it."""
+    """The cgroups of this supervisor. The constructor finds the parent folder; the first group creates our folder."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.version = "none"
@@ -80,7 +78,7 @@ class Cgroups:
         self.refusals = dict.fromkeys(CONTROLLERS, "this system has no cgroups")
         self._proc = proc
         self._count = 0
-        self._parents: dict[str, str] = {}  # by controller: the folder that has our folder
+        self._parents: dict[str, str] = {}  # by controller: the folder that contains our folder
         self._ready = False
         self._leftover: list[str] = []
         with contextlib.suppress(OSError, ValueError):
@@ -98,18 +96,19 @@ class Cgroups:
             for folder in folders:
                 os.mkdir(folder)
                 made.append(folder)
-            self._limit(limits)
+            for name in wanted:
+                self._limit(name, limits)
             return ContainerCgroup(folders)
         except OSError:
             self._leftover += made
             self.remove_leftovers()
             raise
 
-    def remove(self, group: ContainerCgroup) -> None:
-        """Remove a cgroup; if a process in it has not ended yet, a later `remove_leftovers` does."""
+    def remove(self, group: ContainerCgroup) -> bool:
+        """Remove a cgroup. True: `remove_leftovers` must try again, because a process in a cgroup has not ended yet."""
         group.close()
         self._leftover += group.folders
-        self.remove_leftovers()
+        return self.remove_leftovers()
 
     def remove_leftovers(self) -> bool:
         """Remove cgroups that could not be removed before. True: some still cannot be removed."""
@@ -155,13 +154,21 @@ class Cgroups:
             _write(f"{self._base(next(iter(self._parents)))}/cgroup.subtree_control", controllers)
         self._ready = True
 
-    def _limit(self, limits: Limits) -> None:
-        memory, cpu = limits.get("memory"), limits.get("cpu")
-        if memory and "memory" in self._parents:
-            _limit_memory(f"{self._base('memory')}/{self._count}", int(memory), self.version)
-        if cpu and "cpu" in self._parents:
-            quota = max(_MIN_CPU_QUOTA, int(float(cpu) * _CPU_PERIOD))
-            _limit_cpu(f"{self._base('cpu')}/{self._count}", quota, self.version)
+    def _limit(self, controller: str, limits: Limits) -> None:
+        memory = int(limits.get("memory") or 0)
+        quota = max(_MIN_CPU_QUOTA, int(float(limits.get("cpu") or 0) * _CPU_PERIOD))
+        files: dict[tuple[str, str], dict[str, int | str]] = {
+            ("v1", "memory"): {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
+            ("v2", "memory"): {"memory.max": memory, "memory.swap.max": 0, "memory.oom.group": 1},
+            ("v1", "cpu"): {"cpu.cfs_period_us": _CPU_PERIOD, "cpu.cfs_quota_us": quota},
+            ("v2", "cpu"): {"cpu.max": f"{quota} {_CPU_PERIOD}"},
+        }
+        for name, value in files[self.version, controller].items():
+            try:
+                _write(f"{self._base(controller)}/{self._count}/{name}", str(value))
+            except OSError:
+                if name not in _OPTIONAL_FILES:
+                    raise
 
 
 def remedy() -> str:
@@ -171,22 +178,6 @@ def remedy() -> str:
     if os.path.isdir("/run/systemd/system"):
         return "; start it with `systemd-run --user --scope -p Delegate=yes trainwright …`"
     return "; root may, and so may a user who owns the cgroup that trainwright was started in"
-
-
-def _limit_memory(folder: str, size: int, version: str) -> None:
-    _write(f"{folder}/{'memory.max' if version == 'v2' else 'memory.limit_in_bytes'}", str(size))
-    extras = {"memory.swap.max": "0", "memory.oom.group": "1"} if version == "v2" else {}
-    for name, value in (extras or {"memory.memsw.limit_in_bytes": str(size)}).items():
-        with contextlib.suppress(OSError):  # a kernel without swap accounting
-            _write(f"{folder}/{name}", value)
-
-
-def _limit_cpu(folder: str, quota: int, version: str) -> None:
-    if version == "v2":
-        _write(f"{folder}/cpu.max", f"{quota} {_CPU_PERIOD}")
-        return
-    _write(f"{folder}/cpu.cfs_period_us", str(_CPU_PERIOD))
-    _write(f"{folder}/cpu.cfs_quota_us", str(quota))
 
 
 def _mounts(text: str) -> list[CgroupMount]:
@@ -209,7 +200,7 @@ def _inside(root: str, point: str, own: str) -> str:
 
 
 def _delegating_folder(point: str, own: str, controller: str) -> str | None:
-    """The nearest folder above that passes the controller on; in version 2 a cgroup with processes cannot."""
+    """The nearest folder above that passes the controller on; in version 2 a cgroup with processes cannot do that."""
     folder = own
     while folder.startswith(point):
         shared = controller in _read(f"{folder}/cgroup.subtree_control").split()
@@ -220,7 +211,7 @@ def _delegating_folder(point: str, own: str, controller: str) -> str | None:
 
 
 def _remove_stale(folder: str, proc: str) -> None:
-    """Remove the cgroups of killed supervisors; the kernel keeps those that still have a process."""
+    """Remove the cgroups of killed supervisors; the kernel keeps cgroups that still have a process."""
     for name in os.listdir(folder):
         pid = name.removeprefix(_PREFIX)
         if name == pid or not pid.isdigit() or os.path.exists(f"{proc}/{pid}"):
@@ -242,29 +233,17 @@ def _remove(folder: str) -> bool:
     return True
 
 
-def _open(path: str) -> int:
-    """Open a file to write. O_CREAT is for tests: the kernel does not allow new files in a cgroup."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
 def _write(path: str, text: str) -> None:
-    file = _open(path)
-    try:
-        os.write(file, text.encode())
-    finally:
-        os.close(file)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return tree.read(path).decode()
 
 
 class MemoryWatch:
-    """Measures the memory of containers, and calls `exceeded` for each that exceeds its limit."""
+    """Measures the memory of containers, and calls `exceeded` for each container above its limit."""
 
     def __init__(self, loop: Loop, exceeded: Callable[[str], None]) -> None:
         self._loop, self._exceeded = loop, exceeded
@@ -305,7 +284,7 @@ def measurable() -> bool:
 
 
 def _memory_bytes(pids: list[int], source: tuple[str, tuple[bytes, ...]]) -> int:
-    """The sum in bytes. A process that has ended, or that may not be read, counts as 0."""
+    """The memory of all processes, in bytes. A process that has ended, or that may not be read, counts as 0."""
     name, fields = source
     lines = [line.split() for pid in pids for line in tree.read(f"/proc/{pid}/{name}").splitlines()]
     return sum(int(words[1]) << 10 for words in lines if len(words) > 1 and words[0].rstrip(b":") in fields)

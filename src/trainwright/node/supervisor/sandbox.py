@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sandbox runtime: a pod has its own network address, host name and IPC, a container its own PIDs and mounts.
 
-Descriptors keep the namespaces of a pod alive, and its init those of a container. Namespaces have no names on the host,
-so the kernel removes them even if the supervisor is killed.
+Descriptors keep the namespaces of a pod alive; a container's init keeps the container's namespaces alive. Namespaces
+have no names on the host, so the kernel removes them even if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.node.supervisor import init, kernel, mounts
-from trainwright.node.supervisor.launch import MARKER, NOT_POSSIBLE, Process, StartRefused, Stdio, launch, refused_paths
+from trainwright.node.supervisor.launch import MARKER, NOT_FOUND, Descriptors, Process, StartRefused, launch
 from trainwright.node.supervisor.mounts import MountOverlay
 from trainwright.node.supervisor.network import SPARE, Network
 from trainwright.node.supervisor.outside import OutsideConnection, resolver
 
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import Config, OpenPod, StartContainer
+    from trainwright.node.supervisor.protocol import Config, Exec, OpenPod, StartContainer
 
 _POD_NAMESPACES = {"uts": kernel.NEWUTS, "ipc": kernel.NEWIPC, "mnt": kernel.NEWNS, "net": kernel.NEWNET}
 _ALL_NAMESPACES = sum(_POD_NAMESPACES.values()) | kernel.NEWPID
@@ -38,8 +38,8 @@ class SandboxPod(NamedTuple):
     """What the containers of a pod share."""
 
     request: OpenPod
-    resolver: str | None  # the resolv.conf, if it is not the machine's
-    namespaces: dict[str, int]  # descriptors by name
+    resolver: str | None  # the path of the pods' resolv.conf, if it is not the machine's
+    namespaces: dict[str, int]  # the descriptors of the namespaces, by name
     memory: set[str]  # the memory volumes that are mounted
 
 
@@ -73,7 +73,7 @@ class SandboxRuntime:
             self._mounts = kernel.in_thread(_prepare_mounts)
             self._self_test()
         except OSError as error:
-            raise StartRefused(NOT_POSSIBLE, _DENIED.format(error)) from None
+            raise StartRefused(_DENIED.format(error)) from None
         self._outside.connect(self._network)
         self.outside = self._network.connected
         self._resolver = resolver() if self.outside else None
@@ -96,7 +96,7 @@ class SandboxRuntime:
         before = os.stat("/")
         _join(pod)
         if not os.path.samestat(before, os.stat("/")):
-            raise StartRefused(NOT_POSSIBLE, "sandboxes cannot be created in a chroot: they would see outside it.")
+            raise StartRefused("sandboxes cannot be created in a chroot: they would see outside it.")
         pidfd, errno = self._lifeline.start()
         init.end(pidfd)
         return errno
@@ -113,7 +113,7 @@ class SandboxRuntime:
             own = pod["network"] != "host"
             self._pods[pod["pod"]] = self._create(pod, self._resolver if own else None)
         except OSError as error:
-            raise StartRefused(NOT_POSSIBLE, f'no sandbox for the pod "{pod["host"]}": {error}.') from None
+            raise StartRefused(f'no sandbox for the pod "{pod["host"]}": {error}.') from None
 
     def _create(self, request: OpenPod, resolver: str | None) -> SandboxPod:
         pod = SandboxPod(request, resolver, {}, set())
@@ -133,35 +133,26 @@ class SandboxRuntime:
         kernel.sethostname(pod.request["host"][:_MAX_HOST_NAME])
         if "net" in pod.namespaces:
             self._network.attach(pod.namespaces["net"], pod.request["address"])
-            if not self._root:
-                _open_low_ports()
+            if not self._root:  # let pods listen on ports below 1024 of their own address, as other engines do
+                with contextlib.suppress(OSError), open(_LOW_PORTS, "w", encoding="ascii") as file:
+                    file.write("0")
 
-    def spawn(
-        self, start: StartContainer, stdio: Stdio, entries: tuple[int, ...], inherited: tuple[int, ...]
-    ) -> Process:
+    def spawn(self, start: StartContainer, fds: Descriptors) -> Process:
         """Start a container's main process, as the second process of its PID namespace."""
         pod = self._pods.get(start["pod"])
         if pod is None:
-            raise StartRefused(NOT_POSSIBLE, f'there is no pod "{start["pod"]}".')
+            raise StartRefused(f'there is no pod "{start["pod"]}".')
         container = SandboxContainer(
             start["pod"], -1, {**start["env"], MARKER: start["container"]}, start.get("cwd") or self._cwd
         )
         try:
-            return kernel.in_thread(lambda: self._spawn(pod, container, start, stdio, entries, inherited))
+            return kernel.in_thread(lambda: self._spawn(pod, container, start, fds))
         except StartRefused as refused:
-            raise _explained(refused, pod, refused_paths(refused, container.env, container.cwd)) from None
+            raise _explained(refused, pod, container.env, container.cwd) from None
         except OSError as error:
-            raise StartRefused(NOT_POSSIBLE, f"no sandbox for the container: {error}.") from None
+            raise StartRefused(f"no sandbox for the container: {error}.") from None
 
-    def _spawn(
-        self,
-        pod: SandboxPod,
-        container: SandboxContainer,
-        start: StartContainer,
-        stdio: Stdio,
-        entries: tuple[int, ...],
-        inherited: tuple[int, ...],
-    ) -> Process:
+    def _spawn(self, pod: SandboxPod, container: SandboxContainer, start: StartContainer, fds: Descriptors) -> Process:
         _join(pod)
         plan = mounts.plan_mounts(pod.request, pod.resolver, start)
         _check(plan)
@@ -170,39 +161,31 @@ class SandboxRuntime:
         mounts.mount_all(plan, _overlay(pod, container, start["container"]))
         pidfd, _ = self._lifeline.start()
         try:
-            process = launch(start["argv"], container.env, container.cwd, stdio, entries=entries, inherited=inherited)
+            process = launch(start["argv"], container.env, container.cwd, fds)
         except BaseException:
             init.end(pidfd)
             raise
         self._containers[start["container"]] = container._replace(init=pidfd)
         return process
 
-    def enter(
-        self,
-        container: str,
-        argv: list[str],
-        env: dict[str, str] | None,
-        cwd: str | None,
-        stdio: Stdio,
-        *,
-        tty: bool,
-    ) -> Process:
+    def enter(self, request: Exec, fds: Descriptors) -> Process:
         """Start another process in a running container."""
+        container = request["container"]
         if container not in self._containers:
-            raise StartRefused(NOT_POSSIBLE, f'there is no running container "{container}".')
+            raise StartRefused(f'there is no running container "{container}".')
         found = self._containers[container]
-        env, cwd = {**found.env, **(env or {})}, cwd or found.cwd
+        env, cwd = {**found.env, **(request.get("env") or {})}, request.get("cwd") or found.cwd
 
         def enter() -> Process:
             kernel.setns(found.init, _ALL_NAMESPACES)
-            return launch(argv, env, cwd, stdio, tty=tty)
+            return launch(request["argv"], env, cwd, fds)
 
         try:
             return kernel.in_thread(enter)
         except StartRefused as refused:
-            raise _explained(refused, self._pods[found.pod], refused_paths(refused, env, cwd)) from None
+            raise _explained(refused, self._pods[found.pod], env, cwd) from None
         except OSError as error:
-            raise StartRefused(NOT_POSSIBLE, f'the container "{container}" cannot be entered: {error}.') from None
+            raise StartRefused(f'the container "{container}" cannot be entered: {error}.') from None
 
     def kill(self, container: str) -> None:
         """SIGKILL all processes of a container, by killing its init."""
@@ -220,7 +203,7 @@ class SandboxRuntime:
         """Do nothing: no process can leave its PID namespace."""
 
     def close(self, pod: str) -> None:
-        """Kill the remaining processes of a pod and close its namespaces; the kernel removes them when empty."""
+        """Kill the remaining processes of a pod and close its namespaces; the kernel removes empty namespaces."""
         found = self._pods.pop(pod, None)
         if found is None:
             return
@@ -262,18 +245,22 @@ def _check(plan: list[mounts.ContainerMount]) -> None:
     for one in plan:
         if f"{os.path.realpath(one.target)}/".startswith(_PROC):
             why = "nothing can be mounted in /proc, where a container sees its processes"
-            raise StartRefused(NOT_POSSIBLE, f'cannot mount anything at "{one.target}": {why}.')
+            raise StartRefused(f'cannot mount anything at "{one.target}": {why}.')
 
 
-def _explained(refused: StartRefused, pod: SandboxPod, paths: list[str]) -> StartRefused:
-    """Add an explanation if one of these paths exists on the host and the pod's private /tmp hides it."""
+def _explained(refused: StartRefused, pod: SandboxPod, env: dict[str, str], cwd: str) -> StartRefused:
+    """Add an explanation if a path that a refusal names exists on the host and the pod's private /tmp hides it."""
+    named = str(refused).split('"')[1::2]
+    paths = [os.path.join(cwd, name) for name in named if "/" in name]
+    if refused.code == NOT_FOUND and not paths:  # the paths in PATH at which the program could be
+        paths = [os.path.join(cwd, folder, name) for name in named for folder in os.get_exec_path(env)]
     keep = [f"{os.path.normpath(path)}/" for path in pod.request.get("keep") or ()]
     private = bool(pod.request.get("tmp")) and _TMP not in keep
     hidden = [path for path in map(os.path.normpath, paths) if path.startswith(_TMP)]
     hidden = [path for path in hidden if not any(f"{path}/".startswith(one) for one in keep)]
     if not private or not any(map(os.path.exists, hidden)):
         return refused
-    return StartRefused(refused.code, f"{refused.text.removesuffix('.')}; /tmp is the pod's own in the sandbox.")
+    return StartRefused(f"{str(refused).removesuffix('.')}; /tmp is the pod's own in the sandbox.", refused.code)
 
 
 def _overlay(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOverlay:
@@ -281,9 +268,3 @@ def _overlay(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOv
     tmp, keep = pod.request.get("tmp"), pod.request.get("keep") or ()
     root = os.path.join(os.path.dirname(tmp), f"root-{name.replace('/', '_')}") if tmp else None
     return MountOverlay(root, container.cwd if container.cwd in keep else None)
-
-
-def _open_low_ports() -> None:
-    """Let an unprivileged pod listen on ports below 1024 of its own address, as other container engines do."""
-    with contextlib.suppress(OSError), open(_LOW_PORTS, "w", encoding="ascii") as file:
-        file.write("0")

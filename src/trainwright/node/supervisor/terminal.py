@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`supervisor.sock`: clients run commands in a container with their own terminal, and a restarted agent reconnects.
 
-The first line of a connection says which of the two it is. Clients call `connect`.
+The first line of a connection says whether it is a command's or an agent's. Clients call `connect`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from trainwright.jsonlines import SUPERVISOR_PROTOCOL, decode, mismatch
 from trainwright.node.supervisor.containers import ExecTable, RunningExec
 from trainwright.node.supervisor.control import LineSocket
-from trainwright.node.supervisor.launch import NOT_POSSIBLE, StartRefused
+from trainwright.node.supervisor.launch import Descriptors, StartRefused
 from trainwright.node.supervisor.loop import Loop
 from trainwright.node.supervisor.tree import ProcessEnd
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAME = "supervisor.sock"
 _FIRST_LINE_SECONDS = 10.0
-_MAX_FOLDER_BYTES = 89  # the address of a socket has at most 108 bytes
+_MAX_FOLDER_BYTES = 89  # the longest folder path in bytes: the address of a socket has at most 108 bytes
 
 AttachAgent = Callable[[LineSocket], None]
 
@@ -97,7 +97,7 @@ class ExecListener:
 
 
 class ExecClient:
-    """One connection: it waits for the first line, then it is the terminal of a command or becomes the agent's."""
+    """One connection: it waits for the first line; then it is the terminal of a command or the agent's connection."""
 
     def __init__(self, loop: Loop, lines: LineSocket, execs: ExecTable, attach: AttachAgent) -> None:
         self._loop, self._lines, self._execs, self._attach = loop, lines, execs, attach
@@ -110,18 +110,13 @@ class ExecClient:
             try:
                 if self._handle(line):
                     return
-            except StartRefused as refused:
-                self._refuse(refused)
-                return
-            except (ValueError, KeyError, TypeError, OSError) as error:
-                self._refuse(StartRefused(NOT_POSSIBLE, f"the request failed: {error!r}."))
+            except (StartRefused, ValueError, KeyError, TypeError, OSError) as error:
+                refused = error if isinstance(error, StartRefused) else StartRefused(f"the request failed: {error!r}.")
+                self._send({"error": str(refused), "code": refused.code})
+                self._close()
                 return
         if self._lines.closed:
             self._close()
-
-    def _refuse(self, refused: StartRefused) -> None:
-        self._send({"error": refused.text, "code": refused.code})
-        self._close()
 
     def _handle(self, line: bytes) -> bool:
         """Handle one line. True: the connection is now the agent's."""
@@ -132,21 +127,21 @@ class ExecClient:
         self._timer.cancel()
         problem = mismatch(message, SUPERVISOR_PROTOCOL, "the client", "the supervisor")
         if problem is not None:
-            raise StartRefused(NOT_POSSIBLE, f"{problem}.")
+            raise StartRefused(f"{problem}.")
         if message.get("role") == "control":
             self._loop.unwatch(self._lines.fileno())
             self._attach(self._lines)
             return True
         if message.get("do") != "exec":
-            raise StartRefused(NOT_POSSIBLE, 'expected {"role": "control"} or {"do": "exec", …} as the first line.')
+            raise StartRefused('expected {"role": "control"} or {"do": "exec", …} as the first line.')
         self._run(cast("TerminalExec", message))
         return False
 
     def _run(self, message: TerminalExec) -> None:
         fds = self._lines.fds
         if len(fds) != 3:
-            raise StartRefused(NOT_POSSIBLE, f"expected three descriptors (stdin, stdout, stderr), found {len(fds)}.")
-        self._exec = self._execs.enter(message, (fds[0], fds[1], fds[2]))
+            raise StartRefused(f"expected three descriptors (stdin, stdout, stderr), found {len(fds)}.")
+        self._exec = self._execs.enter(message, Descriptors(*fds, tty=bool(message.get("tty"))))
         self._exec.finish = self._finished
         self._lines.close_fds()
         self._send({"ok": True, "pid": self._exec.process.pid})

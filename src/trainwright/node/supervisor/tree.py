@@ -17,7 +17,7 @@ from trainwright.node.supervisor.launch import MARKER, Process
 _WAITID = hasattr(os, "waitid") and hasattr(os, "WNOWAIT")
 _MARK = f"\0{MARKER}=".encode()
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_FLAGS, _UTIME, _STIME, _THREADS = 6, 11, 12, 17  # indexes of fields in `_stat`
+_FLAGS, _UTIME, _STIME, _THREADS, _START_TIME = 6, 11, 12, 17, 19  # indexes of fields in `_stat`
 _PF_EXITING = 4
 #: The states that `activity` returns for a process that has ended.
 ENDED = ("", "Z", "X")
@@ -31,18 +31,11 @@ class ProcessEnd(NamedTuple):
     signal: int
 
 
-class NoChildren(Exception):  # noqa: N818 - a state, not a defect
-    """This process has no children."""
-
-
 def ended_child() -> ProcessEnd | None:
-    """A child that has ended and is not reaped; None while all children run. Raises NoChildren."""
-    try:
-        if not _WAITID:
-            return _reap_any()
-        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        raise NoChildren from None
+    """An ended child that is not reaped; None while all children run. Raises ChildProcessError without children."""
+    if not _WAITID:
+        return _reap_any()
+    info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if info is None:
         return None
     if info.si_code == os.CLD_EXITED:
@@ -72,7 +65,7 @@ def adopt() -> bool:
 
 
 def wake_without_parent() -> None:
-    """Let the kernel continue this process when its parent ends: a stopped process could not notice it (Linux).
+    """Let the kernel continue this process when its parent ends: a stopped process could not notice that end (Linux).
 
     SIGKILL would be wrong: the containers would run on without a process that ends them.
     """
@@ -125,21 +118,21 @@ def kill(process: Process) -> None:
 
 
 def kill_below(process: Process) -> list[int]:
-    """SIGKILL all descendants of a process, which need not be our child; return those that had not ended before."""
+    """SIGKILL all descendants of a process, which need not be our child; return which had not ended before."""
     living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
     below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
-    if process.ended():  # another process may have reused its pid when we looked
+    if process.ended():  # another process may have reused the pid when we looked
         living = []
     for one in below:
         if living:
-            with contextlib.suppress(PermissionError):  # it has changed its user; the result still names it
+            with contextlib.suppress(PermissionError):  # the process has changed its user; the result still names it
                 one.send(signal.SIGKILL)
         one.close()
     return [child for _, child in living]
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL the group that a child of ours leads. The child is not reaped yet, so its number is not reused."""
+    """SIGKILL the group that a child of ours leads. The child is not reaped yet, so its pid is not reused."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -156,7 +149,7 @@ def kill_marked(containers: Container[str]) -> list[int]:
     for pid in _all_pids():
         if pid == os.getpid() or container(pid) not in containers:
             continue
-        one = held(pid, _parent(pid))
+        one = held(pid, parent_of(pid))
         if one is not None and container(pid) in containers:  # check again: the pid cannot be reused now
             one.send(signal.SIGKILL)
             killed.append(pid)
@@ -182,7 +175,7 @@ def held(pid: int, parent: int) -> Process | None:
         one = Process(pid)
     except OSError:
         return None
-    if _parent(pid) == parent:
+    if parent_of(pid) == parent:
         return one
     one.close()
     return None
@@ -197,19 +190,26 @@ def _children(pid: int) -> list[int]:
     return [child for thread in threads for child in _numbers(f"/proc/{pid}/task/{thread}/children")]
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if there is no parent, or no such process."""
     fields = _stat(pid)
-    return int(fields[1]) if len(fields) > 1 else 0
+    return int(fields[1]) if fields else 0
+
+
+def start_time(pid: int) -> str | None:
+    """The start time of a process, in the clock ticks of the kernel; None if there is no such process."""
+    fields = _stat(pid)
+    return fields[_START_TIME].decode() if fields else None
 
 
 def _running(pid: int) -> bool:
     """Whether any thread of a process can still run.
 
-    A killed process cannot, although it exists until it is reaped: PID 1 of a container becomes a zombie only when its
-    namespace is empty. A process of which only the main thread has ended can still run.
+    A killed process cannot run, although it exists until it is reaped: PID 1 of a container becomes a zombie only when
+    its namespace is empty. A process of which only the main thread has ended can still run.
     """
     fields = _stat(pid)
-    if len(fields) <= _THREADS:
+    if not fields:
         return False
     exiting = fields[0] in (b"Z", b"X") or int(fields[_FLAGS]) & _PF_EXITING
     return not exiting or int(fields[_THREADS]) > 1
@@ -221,7 +221,7 @@ def activity(pid: int) -> tuple[str, float]:
     The letter is empty if the process does not exist, or on a system without /proc.
     """
     fields = _stat(pid)
-    if len(fields) <= _STIME:
+    if not fields:
         return "", 0.0
     return fields[0].decode(), (int(fields[_UTIME]) + int(fields[_STIME])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random jobs for the random worlds: of the internal model, and TFJobs and PaddleJobs through their real kinds."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from trainwright.kinds.base import load
+from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.tfjob import TFJOB
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import (
+    CleanPods,
+    CleanUp,
+    Deadline,
+    Elastic,
+    Job,
+    Lifecycle,
+    Restart,
+    RestartScope,
+    Role,
+    Since,
+)
+from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
+from trainwright.testing import factories
+from trainwright.testing.factories import role
+
+CAUSES = [
+    CauseKind.EXIT,
+    CauseKind.COMPLETED,
+    CauseKind.DISRUPTED,
+    CauseKind.NODE_LOST,
+    CauseKind.EVICTED,
+    CauseKind.REJECTED,
+    CauseKind.DELETED,
+]
+FREE = frozenset({CauseKind.DISRUPTED, CauseKind.NODE_LOST, CauseKind.DELETED})
+
+
+def mostly(usual: Any, other: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """The dull case four times out of five: a world in which everything is odd ends before anything happens."""
+    return st.integers(0, 4).flatmap(lambda dice: other if dice == 4 else st.just(usual))
+
+
+restarts = st.builds(
+    Restart,
+    causes=mostly(frozenset(CAUSES) - {CauseKind.COMPLETED}, st.frozensets(st.sampled_from(CAUSES))),
+    codes=mostly(None, st.just(((128, 255),))),
+    free=st.sampled_from([frozenset(), FREE]),
+    # A budget there is: a replica that may be restarted without end in a world that always kills it never rests.
+    limit=st.integers(0, 3),
+    per_replica=st.booleans(),
+    scope=st.sampled_from(RestartScope),
+)
+cleanups = st.builds(CleanUp, *[st.sampled_from(CleanPods)] * 3)
+lifecycles = st.builds(
+    Lifecycle,
+    suspended=mostly(False, st.just(True)),
+    clean=cleanups,
+    backoff_limit=mostly(None, st.integers(0, 4)),
+    counts_in_place=st.booleans(),
+    deadline=mostly(None, st.builds(Deadline, st.integers(1, 300), st.sampled_from(Since))),
+    start_deadline=mostly(None, st.integers(1, 300)),
+    ttl=mostly(None, st.integers(0, 300)),
+    ending=st.none(),
+)
+
+
+sizes = st.builds(Elastic, st.integers(1, 2), st.integers(2, 4), st.booleans())
+
+
+def roles() -> st.SearchStrategy[tuple[Role, ...]]:
+    worker = st.builds(
+        lambda n, restart, service, more: role("worker", n, restart=restart, service=service, **more),
+        st.integers(1, 4),
+        restarts,
+        st.booleans(),
+        st.fixed_dictionaries(
+            {
+                "elastic": st.none() | sizes,
+                "resize": st.sampled_from([None, RestartScope.ROLE, RestartScope.JOB]),
+                "recreates_pods": st.booleans(),
+                "gpus": st.integers(0, 1),
+            }
+        ),
+    )
+    server = st.builds(
+        lambda n, restart, awaits: role("ps", n, restart=restart, stage=1, awaits_running=awaits),
+        st.integers(0, 2),
+        restarts,
+        st.booleans(),
+    )
+    return st.tuples(worker) | st.tuples(worker, server)
+
+
+TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "tensorflow"}]}}
+POLICIES = ["Never", "OnFailure", "Always", "ExitCode"]
+
+
+def tfjobs() -> st.SearchStrategy[Job]:
+    """TFJobs, through their real kind."""
+    replica = st.fixed_dictionaries(
+        {"replicas": st.integers(0, 3), "restartPolicy": st.sampled_from(POLICIES), "template": st.just(TEMPLATE)}
+    )
+    worker = st.fixed_dictionaries(
+        {"replicas": st.integers(1, 4), "restartPolicy": st.sampled_from(POLICIES), "template": st.just(TEMPLATE)}
+    )
+    policy = st.fixed_dictionaries(
+        # A budget there is, as above.
+        {"backoffLimit": st.integers(0, 5)},
+        optional={
+            "cleanPodPolicy": st.sampled_from(["", "None", "Running", "All"]),
+            "activeDeadlineSeconds": st.integers(1, 300),
+            "ttlSecondsAfterFinished": st.integers(0, 300),
+            "suspend": mostly(False, st.just(True)),
+        },
+    )
+    spec = st.fixed_dictionaries(
+        {
+            "tfReplicaSpecs": st.fixed_dictionaries(
+                {"Worker": worker}, optional={"PS": replica, "Evaluator": replica, "Chief": replica}
+            ),
+            "runPolicy": policy,
+        },
+        optional={"successPolicy": st.sampled_from(["", "AllWorkers"]), "enableDynamicWorker": st.booleans()},
+    )
+    return st.builds(_tfjob, spec, st.sampled_from(["v1", "v1alpha2"]))
+
+
+def _tfjob(spec: dict[str, Any], version: str) -> Job:
+    meta = {"name": "job", "namespace": "default", "uid": factories.UID}
+    loaded = load(TFJOB, {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": meta, "spec": spec})
+    assert loaded.errors == ()
+    return loaded.job
+
+
+def paddlejobs() -> st.SearchStrategy[Job]:
+    """PaddleJobs, through their real kind."""
+    template = st.just({"spec": {"containers": [{"name": "paddle", "image": "paddle"}]}})
+    policy = st.fixed_dictionaries(
+        # A budget there is, as above.
+        {"backoffLimit": st.integers(0, 5)},
+        optional={
+            "activeDeadlineSeconds": st.integers(1, 300),
+            "ttlSecondsAfterFinished": st.integers(0, 300),
+            "suspend": mostly(False, st.just(True)),
+            "successPolicy": st.sampled_from(["All", "Workers"]),
+        },
+    )
+    few = st.fixed_dictionaries({"replicas": st.integers(0, 2), "template": template})
+    spec = st.fixed_dictionaries(
+        {
+            "worker": st.fixed_dictionaries({"replicas": st.integers(1, 3), "template": template}),
+            "intranet": st.sampled_from(["PodIP", "PodIP", "Service", "Host"]),
+            "runPolicy": policy,
+        },
+        optional={
+            "ps": few,
+            "heter": few,
+            "elastic": mostly(1, st.just(1)),
+            "cleanPodPolicy": st.sampled_from(["", "Always", "Never", "OnFailure", "OnCompletion"]),
+        },
+    )
+    return st.builds(_paddlejob, spec)
+
+
+def _paddlejob(spec: dict[str, Any]) -> Job:
+    meta = {"name": "job", "namespace": "default", "uid": factories.UID}
+    head = {"apiVersion": PADDLEJOB.api_version, "kind": "PaddleJob", "metadata": meta}
+    loaded = load(PADDLEJOB, {**head, "spec": spec})
+    assert loaded.errors == ()
+    return loaded.job
+
+
+def rules(result: Result) -> st.SearchStrategy[Rule]:
+    atoms: st.SearchStrategy[Rule] = st.builds(
+        Atom,
+        st.sampled_from(["worker", "ps"]),
+        st.sampled_from(Which) | st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple),
+        st.just(result),
+    )
+    return st.recursive(
+        atoms,
+        lambda inner: (
+            st.builds(AllOf, st.lists(inner, max_size=2).map(tuple))
+            | st.builds(AnyOf, st.lists(inner, max_size=2).map(tuple))
+        ),
+        max_leaves=4,
+    )
