@@ -66,7 +66,7 @@ async def serve(config: AgentConfig) -> None:
             "supervisor": link.process.pid,
         }
         await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before the node has pods
-        interval = SilenceLimits.of(config.settings.node_grace).interval
+        interval = SilenceLimits.of(config.settings.silence_grace).interval
         background = [
             asyncio.create_task(_wait_engine_gone(reader, ended)),
             asyncio.create_task(_send_heartbeats(engine, heartbeat, interval)),

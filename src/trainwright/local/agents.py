@@ -46,7 +46,7 @@ class AgentProcess:
     def __init__(self, node: AgentSettings, process: Process) -> None:
         self.node = node
         self.process = process
-        self.watchdog = Watchdog(process.pid, node.node_grace)
+        self.watchdog = Watchdog(process.pid, node.silence_grace)
         #: The agent's name in messages, and the reason if we have killed it.
         self.title = f"its agent (process {process.pid})"
         self.kill_reason = ""

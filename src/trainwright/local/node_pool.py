@@ -141,7 +141,7 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
         capacity=share.capacity(),
         devices=share.devices,
         scheduled=True,
-        node_grace=settings.node_grace,
+        silence_grace=settings.silence_grace,
         passed=passed(os.environ),
         env=settings.env,
         visible=_visible_folders(settings),

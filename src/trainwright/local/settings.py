@@ -25,7 +25,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     runtime: str = "auto"
     nodes: int = 1
     #: Seconds until a stopped node agent or supervisor is killed; a process that hangs is killed after six times this.
-    node_grace: float = 10.0
+    silence_grace: float = 10.0
     #: Seconds after which a lost node is started again; None: never.
     revive: float | None = None
     #: The devices of this machine according to the user, by resource name; see `devices.inventory`.

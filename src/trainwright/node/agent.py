@@ -90,7 +90,7 @@ class Agent:
             f"the API server forbids the agent to watch the pods of this node: {error}"
         )
         self._spawn(follower.run(self._pods_listed, self._pod_changed))
-        loop, watchdog = asyncio.get_running_loop(), Watchdog(context.link.process.pid, settings.node_grace)
+        loop, watchdog = asyncio.get_running_loop(), Watchdog(context.link.process.pid, settings.silence_grace)
         self._watchdog_tasks = (
             loop.create_task(self._ping_supervisor(watchdog)),
             loop.create_task(self._fence_silent_supervisor(watchdog)),

@@ -72,7 +72,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     #: Seconds between heartbeats on the node object; 0: no heartbeats.
     heartbeat: float = 0.0
     #: Seconds until a supervisor that was stopped (SIGSTOP) is killed; `silence` derives other limits.
-    node_grace: float = 10.0
+    silence_grace: float = 10.0
     #: Whether pods end or continue when the agent dies.
     orphans: Literal["end", "keep"] = "end"
     #: The network of the supervisor: the subnet and, if several agents share a network, the process that holds it.

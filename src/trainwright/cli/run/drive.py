@@ -51,7 +51,7 @@ async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start
             working=_current_folder(),
             runtime=options.runtime,
             nodes=options.nodes,
-            node_grace=options.node_grace,
+            silence_grace=options.node_grace,
             revive=options.revive,
             devices=options.devices,
             env=options.env,
