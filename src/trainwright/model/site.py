@@ -51,7 +51,7 @@ class DeviceRules(Struct, frozen=True, gc=False):
     taints: frozenset[str] = frozenset(
         {"nvidia.com/gpu-health", "nvidia.com/gpu-error", "nvidia.com/gpu-nvlink-error", "nvidia.com/syslog-xid-error"}
     )
-    #: Seconds that the failure must last. A restarting device plugin reports no GPUs for a moment.
+    #: Seconds that the failure must last, because a restarting device plugin reports no GPUs for a moment.
     grace: float = 60.0
 
 
@@ -94,7 +94,7 @@ class Site(Struct, frozen=True):
     node_quarantine: float = 120.0
     #: Automatically sized roles.
     sizing: SizingRules = SizingRules()
-    #: Containers that cannot be created, for roles without their own setting.
+    #: What happens if containers cannot be created, for roles without their own setting.
     creating: CreationRules = CreationRules()
     #: The scheduler for gangs, if a kind leaves the choice to the operator; empty: none.
     gang_scheduler: str = ""
@@ -103,7 +103,7 @@ class Site(Struct, frozen=True):
     #: First and last port of nodes that may be assigned.
     host_ports: tuple[int, int] = (35000, 65000)
     #: Replicas can be reached by name. If not (process runtime), they share the ports of one machine, and the
-    #: controller reserves a host and ports for each before it calls `reconcile`.
+    #: controller reserves a host and ports for each replica before it calls `reconcile`.
     names_resolve: bool = True
     #: Reserved hosts, by job and replica name.
     hosts: Mapping[tuple[Key, str], str] = MappingProxyType({})
