@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a GenericJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-`decode` checks the shape and `template` the pod templates. The CEL rules let an API server refuse a job where our
-webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
-1.29 has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD if a rule costs
-more than 10 million; only the rule for ranks almost costs that much.
+`decode` checks the shape and `template` the pod templates. With the CEL rules, an API server refuses an invalid job
+without a webhook; a test compares their verdict with `check`. The rules use only CEL that every server since 1.29 has.
+The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD if a rule costs more than
+10 million; only the rule for ranks almost costs that much.
 """
 
 from collections import Counter

@@ -2,9 +2,9 @@
 """The checks of a TFJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
 The checks refuse what the original controller's webhook refuses, and also jobs that this webhook accepts although they
-cannot work: unknown or duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a
-job where our webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every
-server since 1.29 has. They cannot check pod templates, because the schema accepts any template.
+cannot work: unknown or duplicate types, and names that a service cannot have. With the CEL rules, an API server refuses
+an invalid job without a webhook; a test compares their verdict with `check`. The rules use only CEL that every server
+since 1.29 has. They cannot check pod templates, because the schema accepts any template.
 """
 
 from collections.abc import Iterator
