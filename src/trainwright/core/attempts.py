@@ -66,7 +66,7 @@ def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 
 def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
-    """Take over attempts of pods. They are higher than the stored attempts if a stored status was lost."""
+    """Store the attempts of these pods. They are higher than the stored attempts, because a stored status was lost."""
     tries = {index: found - entry.epoch for index, found in higher.items()}
     return replace(entry, retries=format_counts({**parse_counts(entry.retries), **tries}))
 

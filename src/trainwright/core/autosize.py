@@ -88,7 +88,7 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
     """Return the time from which spares may be created.
 
-    The cool-down doubles after each failed search. If a node has become ready since then, the single cool-down applies.
+    The cool-down doubles after each failed search. If a node has become ready since then, the cool-down is not doubled.
     """
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
@@ -156,7 +156,7 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
         yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
-#: If a role shrinks after it had a larger size for this many cool-downs, that size was right: do not double.
+#: If a role shrinks after it had a larger size for this many cool-downs, its failed tries count from 0 again.
 STABLE_COOLDOWNS = 10.0
 
 

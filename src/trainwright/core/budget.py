@@ -39,7 +39,7 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def is_free(self) -> bool:
-        """Whether the restart does not use any budget."""
+        """Whether the restart uses no budget."""
         return self.counted_as in self.role.uncounted
 
 
@@ -71,7 +71,7 @@ class BudgetUse:
         self.more = 0
 
     def allows(self, one: EndedReplica) -> bool:
-        """Return whether there is budget for this restart. One replica ends at most once in a pass."""
+        """Return whether there is budget for this restart. Each replica ends at most once in a pass."""
         if self._limit is None:
             return True
         used = self._role + self.more if self._replicas is None else self._replicas.get(one.replica.index, 0)

@@ -87,8 +87,7 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
     if end is not None:
         return end
     if health is not None and health.devices_have_failed(role.name, now) and role.may_retry(CauseKind.DEVICE):
-        # Only a replica that can be restarted is lost. Others continue to run, because the device detector can be
-        # wrong.
+        # Only a replica that can be restarted is lost; others continue, because device detectors can be wrong.
         return State.LOST, Cause(CauseKind.DEVICE, message=brief(health.device_message), node=pod.spec.node_name)
     return _RUNNING if phase == "Running" else _starting(pod, role, create_error_timeout(role, site), now)
 
@@ -115,7 +114,7 @@ def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> boo
         return False
     grace: float = pod.metadata.deletion_grace_period_seconds or 0
     if not grace and pod.spec.termination_grace_period_seconds:
-        # The kubelet's final delete request sets the grace period to 0 and replaces the time of the first request.
+        # The kubelet's last delete request has no grace period and a new time, so estimate the time of the first.
         grace = pod.spec.termination_grace_period_seconds + KUBELET_CLEANUP_SECONDS
     asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
@@ -211,7 +210,7 @@ def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
 
 
 def _main_ends(pod: Pod, role: Role) -> list[Terminated]:
-    """Return the ends of the main containers, or of all containers if the role names no main container."""
+    """Return the ends of the main containers, or of all containers if the role has no main containers."""
     mains = role.main_containers
     return [end for container, end in _terminated(pod) if not mains or container.name in mains]
 

@@ -26,7 +26,7 @@ _HASH_LENGTH = 6
 
 
 def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
-    """Return what the dialect builds extras from. With a gate: only current pods that are not being deleted."""
+    """Return what the dialect builds ConfigMaps and groups from. With a gate: only current pods, if not terminating."""
     if not job.has_gate:
         return observed
     pods = [replica.pod for role in roles for replica in role.replicas if replica.pod is not None]
@@ -39,7 +39,7 @@ def is_current(job: Job, extra: Extra) -> bool:
 
 
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
-    """Return whether to delete this extra: it is the gate of an older attempt, and there is no current pod.
+    """Return whether to delete this child: it is the gate of an older attempt, and there is no current pod.
 
     Such a gate is not overwritten, because keys that the next gate lacks would stay. If there are current pods, a
     status was lost, and the pods still need this gate.

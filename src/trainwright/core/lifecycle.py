@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The start and the end of a job: accepted, suspended, resumed, ended, cleaned up, deleted.
 
-A step takes the snapshot of a pass. It returns a changed snapshot or a plan; no plan (None): the step does not apply.
+A step takes the snapshot of a pass. Some steps return a changed snapshot, others a plan, or None if they do not apply.
 """
 
 from msgspec.structs import replace

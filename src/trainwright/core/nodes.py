@@ -109,7 +109,7 @@ def _missing_devices(has: Mapping[str, str], amounts: Mapping[str, int], times: 
     """Return which devices the device plugin has withdrawn."""
     for name, amount in amounts.items():
         left = has.get(name)
-        # A node that does not report this resource is not judged by it.
+        # A node that does not report this resource counts as healthy here.
         if left is not None and count(left) < amount * times:
             return f"{count(left)} {name} left of {amount * times} in use"
     return ""
@@ -120,7 +120,7 @@ UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/n
 MIN_NODES_FOR_SHARE = 3
 #: If more than this share of nodes is not ready, the network or the API server is the likely cause.
 MAX_SILENT_SHARE = 0.55
-#: If more than that share of nodes is not ready, the grace period is this many times longer.
+#: If more than `MAX_SILENT_SHARE` of the nodes is not ready, the grace period is this many times longer.
 WIDE_OUTAGE_GRACE_FACTOR = 5.0
 
 

@@ -54,7 +54,7 @@ def ownership_patch(job: Job, pod: Pod) -> Patch | None:
 
 
 def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
-    """Return whether the pod's name belongs to the replica in its labels and the job has that role."""
+    """Return whether the pod has the name of the replica that its labels describe, and the job has that role."""
     index = labels[INDEX]
     if not index.isdecimal() or len(index) > 7 or all(role.name != labels[ROLE] for role in job.roles):
         return False
@@ -278,7 +278,7 @@ def _current(slot: Slots, entry: RoleLedger) -> frozenset[int]:
 
 
 def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
-    """Return the attempts of pods that are higher than in the ledger. They exist only after a status was lost."""
+    """Return the attempts of pods that are higher than in the ledger. Such pods exist only after a status was lost."""
     epoch = entry.epoch
     return {
         index: found

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quarantine: a node that caused the failure of a replica gets no replica of the job for a while.
 
-The ledger holds the list: nodes whose GPUs look unhealthy, each with the time since when; and failed nodes, until they
-have been healthy for long enough. When a failed node leaves the list, pods that have no node yet are created again,
-because they must avoid that node and the affinity of a pod cannot be changed.
+The ledger holds the list: nodes whose GPUs look unhealthy, each with the time at which this began; and failed nodes,
+until they have been healthy for long enough. When a failed node leaves the list, pods that have no node yet are created
+again, because they must avoid that node and the affinity of a pod cannot be changed.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
     if not one.failed or (one.until is not None and view.now >= one.until):
         return None
     latest = after(view.now, view.site.node_quarantine)
-    # A time after `latest` was written by a wrong clock.
+    # If `until` is later than `latest`, a wrong clock wrote it.
     return one if one.until is not None and one.until <= latest else replace(one, until=latest)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision: a job and what exists for it go in, a plan comes out. No I/O, no clock, no randomness.
+"""The decision: `reconcile` turns a job and what exists for it into a plan, without I/O, clock or randomness.
 
 An engine calls `reconcile` whenever something about a job changes, and executes the plan in the order that `model.plan`
 describes. Every decision is made in a step that is called from here.

@@ -78,7 +78,7 @@ def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
 def _restart_scope(
     view: Snapshot, entries: dict[str, RoleLedger], cause: EndedReplica, counted: set[tuple[str, int]]
 ) -> None:
-    """Restart a role or job. This counts for the role that caused it; with `Restart.shared`, for all its roles."""
+    """Restart a role or job. It counts for the role that caused it; with `Restart.shared`, for all restarted roles."""
     until = after(view.now, restart_delay(entries[cause.role.name], cause, view.now))
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is RestartScope.JOB or role.name == cause.role.name:

@@ -54,7 +54,7 @@ def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedFiel
 
 
 def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
-    """The losses of one field. `installed` is its schema. True: the server keeps any value. None: it drops any."""
+    """The losses of one field. `installed` is its schema, True (any value is kept) or None (the field is dropped)."""
     if isinstance(installed, dict):
         yield from losses(wanted, installed, path)
     elif not installed:

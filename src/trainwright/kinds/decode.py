@@ -241,7 +241,7 @@ def _size_error(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType
 #: Runs the checks: (variant of the stand-ins, paths of misspelt fields to omit) -> problems.
 Checks = Callable[[int, frozenset[str]], Iterable[Problem]]
 _NONE: frozenset[str] = frozenset()
-#: Up to this number of misspelt fields, each is omitted alone to find those that cause errors; above it, all do.
+#: Up to this number of misspelt fields, each is omitted alone to find which cause errors; above it, all are errors.
 _MAX_MISSPELT_TRIED = 8
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the pod templates of any kind: their shape against `podtable`, then what an API server would refuse.
 
-The template is only checked, never changed: the pod gets it as the user wrote it.
+The template is only checked here. It stays a plain mapping, and this module does not change it.
 """
 
 import re
@@ -165,7 +165,7 @@ def pod_spec(template: Body) -> Body:
 
 
 def entries(body: Any, key: str, path: str) -> Iterator[Place]:
-    """The mappings in the list under a key of the body at `path`, which may have any shape, with their paths."""
+    """The mappings in the list under `key`, each with its path. The body is at `path` and may have any shape."""
     listed = _mapping(body).get(key)
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(entry, dict):
@@ -296,7 +296,7 @@ def _mounts(container: Body, path: str, volumes: dict[str, Place]) -> Iterator[P
 
 
 def _shared_memory(container: Body, path: str, volume: Body) -> Iterator[Problem]:
-    """Pages in /dev/shm count against the container's memory limit: the kernel kills a pod that uses more."""
+    """Warn if /dev/shm is larger than the memory limit: it counts against the limit, and the kernel kills the pod."""
     empty = _mapping(volume.get("emptyDir"))
     memory = _mapping(_mapping(container.get("resources")).get("limits")).get("memory")
     size, limit = quantity(empty.get("sizeLimit")), quantity(memory)

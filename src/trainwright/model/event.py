@@ -91,7 +91,7 @@ class Restarting(Struct, frozen=True, gc=False):
 
 
 class Resized(Struct, frozen=True, gc=False):
-    """A role has a new size. If `before` is -1, the old size is not known; if `after` is -1, it is the wanted size."""
+    """A role has a new size. `before` is -1 if the old size is not known; `after` is -1 for the full wanted size."""
 
     role: str
     before: int
@@ -142,7 +142,7 @@ class PodExited(Struct, frozen=True, gc=False):
 
 
 class PodWaiting(Struct, frozen=True, gc=False):
-    """A pod does not start: the message of a kubelet (with a container) or of a scheduler (without)."""
+    """A pod does not start. The message is from a kubelet if `container` is set, otherwise from a scheduler."""
 
     pod: str
     reason: str
@@ -163,8 +163,7 @@ class Notice(Struct, frozen=True, gc=False):
     message: str
     reason: str = ""
     warning: bool = True
-    #: The event is sent at most once per job: all operators use the same event name, so the server refuses a second
-    #: one.
+    #: The event is sent once per job: all operators use the same event name, so the server refuses a second event.
     once: bool = False
 
     def __str__(self) -> str:

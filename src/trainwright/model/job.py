@@ -22,7 +22,7 @@ from trainwright.model.site import Site
 from trainwright.model.units import count
 
 Body = dict[str, Any]
-#: Causes that lie with the node, not with the program.
+#: Causes for which the node is responsible, not the program.
 _NODE_CAUSES = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
 
 
@@ -131,7 +131,7 @@ class Role(Struct, frozen=True, dict=True):
 
     @property
     def records_size(self) -> bool:
-        """Whether the ledger stores the size, because pods hold it in their environment."""
+        """Whether the ledger stores the size, because pods hold the size in their environment or look it up."""
         return self.resize is not None or bool(self.size_key)
 
     @property
@@ -322,7 +322,7 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     foreign: str = ""
     #: The job was handed over to us: children of another controller are replaced by ours.
     handed_over: bool = False
-    #: The finalizers to keep when the job is deleted; None: no change. The others have no controller any more.
+    #: The finalizers to keep when the job is deleted; None: no change. All others belong to controllers that are gone.
     finalizers: tuple[str, ...] | None = None
     #: Notices to send when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()

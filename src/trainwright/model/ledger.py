@@ -98,7 +98,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     restarts: dict[str, int] = field(default_factory=dict)
     succeeded: Indexes = ""
     failed: Indexes = ""
-    #: Replicas 0 to reached-1 have existed; if the pod of one of them is missing, it was deleted.
+    #: Replicas 0 to reached-1 have existed. If one of them has no pod, its pod was deleted.
     reached: int = 0
     holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
     #: The size that the pods of this epoch know; -1: no size is stored.
@@ -110,7 +110,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: of the replica whose failure decided the outcome.
     charged: Row = ""
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
-    #: The part of `restarts`, by cause, that is not shown: they have no new pod yet, or another role shows them.
+    #: The part of `restarts`, by cause, that is not shown: the new pod does not exist yet, or another role shows it.
     hidden: dict[str, int] = field(default_factory=dict)
     #: Restarts by the kubelet that are not in `restarts`: in replaced pods, and after the job's end in all pods.
     inside: int = 0
@@ -173,7 +173,7 @@ class Ledger(Wire, frozen=True, gc=False):
     roles: Annotated[tuple[RoleLedger, ...], Limits(max_length=64)] = ()
     outcome: Outcome | None = None
     times: Times = Times()
-    #: How often the job was resumed. After the first resume, resume settings apply.
+    #: How often the job was resumed. After the first resume, a GenericJob uses its `resumeSpecs`.
     resumes: int = 0
     failures: Annotated[tuple[Failure, ...], Limits(max_length=KEPT_FAILURES)] = ()
     #: The first port of each replica, by replica name; stored before the first pod that uses it.

@@ -80,13 +80,13 @@ class Endpoints(Struct, frozen=True, gc=False):
 class Site(Struct, frozen=True):
     """Cluster domain, operator settings, installed gang APIs, and how addresses are written."""
 
-    #: The cluster domain, which kinds that write full host names append to them.
+    #: The cluster domain. Kinds that write full host names append it to each host name.
     domain: str = ""
     #: Installed gang APIs, as `group/version`.
     gangs: frozenset[str] = frozenset()
     #: Seconds that a node may be not ready before its pods count as lost.
     node_grace: float = 60.0
-    #: Seconds after its deletion deadline until a pod on a lost node is deleted by force.
+    #: A pod on a lost node is deleted by force this many seconds after its deletion deadline.
     linger: float = 30.0
     #: GPUs and their failures.
     devices: DeviceRules = DeviceRules()
@@ -100,7 +100,7 @@ class Site(Struct, frozen=True):
     gang_scheduler: str = ""
     #: Where elastic jobs look up their size, as `host:port,…`; empty: nowhere.
     elastic_server: str = ""
-    #: First and last port of nodes that may be assigned.
+    #: First and last of the node ports that may be assigned to replicas.
     host_ports: tuple[int, int] = (35000, 65000)
     #: Replicas can be reached by name. If not (process runtime), they share the ports of one machine, and the
     #: controller reserves a host and ports for each replica before it calls `reconcile`.

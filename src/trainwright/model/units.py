@@ -23,7 +23,7 @@ _SUFFIXES: dict[str, Decimal] = {
     **{s: Decimal(1024) ** (i + 1) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
 }
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([A-Za-z]{0,2}))")
-#: Longest text of a quantity, in characters. Quantities in Kubernetes are at most 2^63-1, so none is longer.
+#: Longest text that is parsed as a quantity, in characters. Quantities in Kubernetes are at most 2^63-1.
 _MAX_QUANTITY_LENGTH = 64
 
 

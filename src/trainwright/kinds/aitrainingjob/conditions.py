@@ -307,8 +307,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
             message = _restart_text(job.ledger, status.ledger)[1] or message
         case JobEnded(outcome):
             reason = _final_phase(outcome)
-            # The default message for a requested end contains the name of the annotation; the condition has only its
-            # value.
+            # For a requested end, the default message has the annotation's name too; the condition has only its value.
             if outcome.reason is not Reason.EXTERNAL:
                 message = _ended_text(job, status.ledger, outcome)
         case JobStep() | Resized():

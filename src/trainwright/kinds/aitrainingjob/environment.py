@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables by which the replicas of an AITrainingJob know themselves and find each other.
 
-The names of the variables are part of the contract. They are set when a pod is created. Main containers and
+The names of the variables are part of the contract; their values are set when a pod is created. Main containers and
 ports have names that begin with `aitj-`; if no container has the prefix, the first container is main, with all ports.
 """
 

@@ -86,7 +86,7 @@ def restart(one: ReplicaSpec, codes: Any) -> Restart:
         limit=None if one.restart_limit is UNSET else one.restart_limit,
         scope=_SCOPES[one.restart_scope],
         shared=True,
-        # Only exit codes of main containers can be in the list; codes of init containers and sidecars do not count.
+        # If exit codes decide, only main containers count: a failed init container or sidecar causes no restart.
         retries_other_containers=not by_code,
     )
 
@@ -127,7 +127,7 @@ def _role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
 
 
 def ending(annotations: Mapping[str, str] | None) -> RequestedEnd | None:
-    """The end that an annotation asks for, in upper or lower case; the value of the annotation is the message."""
+    """The end that an annotation asks for. Upper and lower case are equal; the annotation's value is the message."""
     if not annotations:
         return None
     asked = {_BY_LOWER[key.lower()]: key for key in sorted(annotations) if key.lower() in _BY_LOWER}

@@ -179,7 +179,7 @@ def _misspelt_references(body: Body, path: str) -> Iterator[Problem]:
 
 
 def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...], str]]]:
-    """References without a value. Containers with `envFrom` are skipped, because it can add variables of any name."""
+    """References without a value. Containers with `envFrom` are skipped: `envFrom` can add variables of any name."""
     for place, container in _containers(body, path):
         if container.get("envFrom"):
             continue

@@ -2,8 +2,7 @@
 """The six conditions of a GenericJob, with the published reasons and messages.
 
 The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
-`Completed` means that the job has ended, with success or failure. The original controller does so; its manual
-disagrees.
+`Completed` means that the job has ended, with success or failure, as in the original controller (but not its manual).
 """
 
 from collections.abc import Iterator

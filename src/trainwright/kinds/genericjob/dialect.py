@@ -16,7 +16,7 @@ from trainwright.model.site import Site
 
 GANG = Gang(gangs.T9K_API)
 DEBUG_COMMAND = ("sleep", "inf")
-#: Removed in debug mode: a probe would restart the container that waits for the debugger.
+#: Fields that debug mode removes, because a probe would restart the container that waits for the debugger.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -79,7 +79,7 @@ class GenericDialect(Struct, frozen=True):
         return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Every replica that has a service: templates may contain its host. They contain its port as a number."""
+        """Every replica that has a service, because templates may contain its host. No ports are reserved."""
         return {role.name: () for role in job.roles} if self.spec.service is not None else {}
 
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:

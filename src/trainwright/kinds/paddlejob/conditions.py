@@ -43,7 +43,7 @@ def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original controller's source; reason and text are also its own if it has such an event."""
+    """An event as the original controller sends it; events that only we have get our own reason and text."""
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
