@@ -2,7 +2,7 @@
 """What a kind is, and how a manifest of a kind becomes a job.
 
 A `Kind` is a value made of names, wire types and pure functions. `load` decodes, defaults, checks and translates a
-manifest; it never raises, since the problems of a manifest are part of its result.
+manifest. It never raises: the problems of a manifest are part of the result.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from trainwright.model.units import EARLIEST_TIME, Time, parse_time
 
 
 class Column(Struct, frozen=True):
-    """One column of `kubectl get`; priority 1 shows only with `-o wide`."""
+    """One column of `kubectl get`; a column with priority 1 is shown only with `-o wide`."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class Version(Struct, frozen=True):
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """Everything that makes one kind. `wire` is the struct that its manifests decode to."""
+    """Everything that defines one kind. `wire` is the struct that its manifests decode to."""
 
     group: str
     #: The version that is stored.
@@ -59,15 +59,15 @@ class Kind(Struct, frozen=True, kw_only=True):
     #: The struct of the `status` of a job.
     status: type[Any]
     columns: tuple[Column, ...]
-    #: Fill in the fields that the user left out.
+    #: Fills in the fields that the user left out.
     default: Callable[[Any], Any]
-    #: All errors and warnings, in document order.
+    #: Returns all errors and warnings, in document order.
     check: Callable[[Any], tuple[Problem, ...]]
-    #: What an edit may not change: (stored, edited) -> problems.
+    #: Returns a problem for each change that is not allowed in an edit: (stored, edited) -> problems.
     check_edit: Callable[[Any, Any], tuple[Problem, ...]]
-    #: The defaulted, checked manifest in the internal model.
+    #: Translates a manifest, after defaults and checks, to the internal model.
     translate: Callable[[Any], Job]
-    #: The status as this kind writes it: (stored status, job, conclusion, now) -> the `status` object.
+    #: The status as this kind writes it: (stored status, job, result of the pass, now) -> the `status` object.
     render: Callable[[Any, Job, Status, Time], Body]
     #: The merge patch that suspends (True) or resumes (False) a stored job.
     suspend: Callable[[Body, bool], Body]
@@ -79,9 +79,9 @@ class Kind(Struct, frozen=True, kw_only=True):
     versions: tuple[Version, ...] = ()
     #: The phase of a job from its stored `status`; empty if the status has no phase yet.
     phase_of: Callable[[Body], str] = lambda status: status.get("phase") or ""
-    #: Phases and conditions whose write may be delayed like writes of counts: a more important change follows soon.
+    #: Phases and conditions that need not be written at once, because a more important change follows soon.
     deferrable: tuple[str, ...] = ()
-    #: An event with this kind's reason and text: (job with the previous ledger, conclusion, event) -> event to send.
+    #: An event with this kind's reason and text: (job with the previous ledger, result of the pass, event) -> Emit.
     event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
     #: Every gang that jobs of this kind may use on any cluster.
     gangs: tuple[Gang, ...] = ()
@@ -95,14 +95,14 @@ class Kind(Struct, frozen=True, kw_only=True):
     managed_elsewhere: Callable[[Body], bool] = lambda _document: False
     #: Each job of this kind has a ConfigMap.
     has_config_map: bool = False
-    #: Parts of the names and images of other controllers of this kind: the original controller and its successors.
+    #: Texts in the names and images of other controllers of this kind: the original controller and its successors.
     controller_names: tuple[str, ...] = ()
     #: Finalizers of controllers that are not in use any more; the deletion of a job must not wait for them.
     obsolete_finalizers: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
-        """`group/version` of the stored job, as its children name it."""
+        """`group/version` of the stored job, as in the owner references of its children."""
         return f"{self.group}/{self.version}"
 
     @property
@@ -180,7 +180,7 @@ class Loaded(Struct, frozen=True):
 
 
 def load(kind: Kind, document: Body) -> Loaded:
-    """Decode, default, check, translate. Never raises: errors are in `problems`, and the job carries them too."""
+    """Decode, default, check, translate. Never raises: errors are in `problems` and, as text, in `job.invalid`."""
     document = stored(kind, document)
     reading = read(kind.wire, {key: part for key, part in document.items() if key != "status"})
     pods = template.read_all(document, reading.found)
@@ -205,7 +205,7 @@ def load(kind: Kind, document: Body) -> Loaded:
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
-    """The same manifest with another status, without decoding and checking it again; None: only `load` can tell."""
+    """The same manifest with another status, without decoding and checking it again; None: call `load` instead."""
     read_status, unreadable = _read_status(kind, status)
     if unreadable or before.job.invalid or before.job.unreadable:
         return None
@@ -289,7 +289,7 @@ def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]
 def _complete(
     kind: Kind, reading: Reading[Any], pods: Mapping[str, Body], variant: int, omitted: frozenset[str]
 ) -> tuple[Any, Mapping[str, Body]] | None:
-    """The manifest and its templates by path, with stand-ins for unreadable values; None if that does not decode."""
+    """The manifest and its templates by path, with stand-ins for unreadable values; None if they do not decode."""
     whole = {path: with_stand_ins(pod, variant, omitted) for path, pod in pods.items()}
     clean = with_stand_ins(_with_pods(reading.clean, whole), variant, omitted)
     try:
@@ -330,7 +330,7 @@ def _with_controller(job: Job, document: Body) -> Job:
 
 
 def _has_content(status: object) -> bool:
-    """Whether a status has any value: clients write `{}` and Go programs write `null` for fields that are not set."""
+    """Whether a status has any value. `{}` and `null` do not count: programs write them for fields that are not set."""
     if isinstance(status, dict):
         return any(_has_content(part) for key, part in status.items() if key != "trainwright")
     if isinstance(status, list):

@@ -5,9 +5,9 @@ msgspec stops at the first error. `read` therefore walks the document along the 
 lets msgspec convert only a document without errors. Like an API server it treats `null` as absent and warns about
 unknown fields.
 
-Checks that compare fields need a document of the right shape. Where a value cannot be read, `examine` runs them with
-several different stand-ins for it, and reports only the problems that occur with all of them: these do not depend on
-the unreadable value. So one mistake hides no other mistake and causes one message.
+Checks that compare fields need a document of the right shape. If a value cannot be read, `examine` runs the checks
+several times, each time with another stand-in for the value. It reports only the problems that occur every time,
+because these do not depend on the value. So one mistake causes one message and hides no other mistake.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_PROBLEMS = 100
 #: Metadata that API servers and tools write and we do not read.
 _IGNORED_METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName"})
-#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for more words.
+#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for long enums.
 _MIN_VARIANTS, _MAX_VARIANTS = 2, 8
 
 
@@ -61,12 +61,12 @@ class DecodeProblems:
 
     @property
     def sound(self) -> bool:
-        """Whether every value was read, and under its own name."""
+        """Whether every value was read and no field is misspelt."""
         return not self.errors and not self.respelt
 
     @property
     def misspelt(self) -> frozenset[str]:
-        """The paths of misspelt fields without which the manifest can be read."""
+        """The paths of misspelt fields that are not required."""
         return frozenset(self.respelt.values()) - self._required
 
     def error(self, path: str, message: str, kind: inspect.Type, near: str = "") -> Unreadable:
@@ -130,7 +130,7 @@ def _info(wire: type[Any]) -> inspect.Type:
 
 
 def walk(kind: inspect.Type, value: Any, path: str, found: DecodeProblems) -> Any:
-    """The value without its nulls, and with `Unreadable` where it is wrong; problems are added to `found`."""
+    """The value without its nulls, with `Unreadable` in place of wrong parts; problems are added to `found`."""
     match kind:
         case inspect.Metadata(type=inner) if not isinstance(inner, inspect.StrType):
             return walk(inner, value, path, found)
@@ -159,14 +159,14 @@ def _near(kind: inspect.Type, value: object) -> str:
 
 
 def _in_a_field(kind: inspect.StructType, value: str) -> str:
-    """The mapping that the user probably means by a text: the only field that accepts the text, with the text."""
+    """The mapping `{field: text}` that the user probably means by a text, if only one field accepts the text."""
     near = {field.encode_name: nearest(value, [str(one) for one in choices(field.type)]) for field in kind.fields}
     found = [f"{{{name}: {word}}}" for name, word in near.items() if word]
     return found[0] if len(found) == 1 else ""
 
 
 def _union(kind: inspect.UnionType, value: Any, path: str, found: DecodeProblems) -> Any:
-    """Walk along the member whose shape the value has; a single member besides `null` reports its own problems."""
+    """Walk along the member whose shape the value has. With one member besides `null`, that member reports problems."""
     members = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
     fitting = members if len(members) == 1 else [one for one in members if has_shape(one, value)]
     if fitting:
@@ -194,8 +194,8 @@ def _unknown(
 ) -> None:
     """Handle an unknown field. If it is a misspelt known field, the rest is checked as if it were spelt correctly.
 
-    The value of a required field is used even if its shape is wrong. The value of an optional field is used only if
-    its shape is right: an API server drops the field, so a mistake in it does not matter.
+    The value of a required field is used even if there are errors inside it. The value of an optional field is used
+    only without errors: an API server drops the field, so errors inside it do not matter.
     """
     name = nearest(key, fields) if found.warnings < MAX_PROBLEMS else ""
     field = fields.get(name)
@@ -241,7 +241,7 @@ def _size_error(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType
 #: Runs the checks: (variant of the stand-ins, paths of misspelt fields to omit) -> problems.
 Checks = Callable[[int, frozenset[str]], Iterable[Problem]]
 _NONE: frozenset[str] = frozenset()
-#: Above this number of misspelt fields, all of them are errors; up to it, each is tried without the others.
+#: Up to this number of misspelt fields, each is omitted alone to find which cause errors; above it, all are errors.
 _MAX_MISSPELT_TRIED = 8
 
 
@@ -328,7 +328,7 @@ def stand_in(kind: inspect.Type, variant: int) -> Any:
             members = [one for one in types if not isinstance(one, inspect.NoneType)]
             return stand_in(members[variant % len(members)], variant)
         case inspect.StructType(fields=fields):
-            # Optional numbers too, from the second variant on: an unreadable role may have any number of replicas.
+            # From the second variant on, set optional numbers too: an unreadable role may have any number of replicas.
             numbers = [one for one in fields if variant and isinstance(unwrapped(one.type)[0], inspect.IntType)]
             kept = [one for one in fields if one.required or one in numbers]
             return {field.encode_name: stand_in(field.type, variant) for field in kept}

@@ -32,10 +32,10 @@ VOLCANO = Gang(
     scheduler="volcano",
     word="volcano",
 )
-#: Any installed gang scheduler, unless the operator's settings name a scheduler.
+#: Any installed gang scheduler, unless the operator's settings choose a scheduler.
 ALL = (VOLCANO, PLUGINS, T9K)
 ANY = replace(ALL[0], alternatives=ALL[1:])
-#: The same for a job that does not ask for a gang: it is a gang only if the operator's settings name a gang scheduler.
+#: The same for a job that does not ask for a gang: it is a gang only if the operator's settings choose a scheduler.
 ANY_UNASKED = replace(ANY, asked=False)
 
 

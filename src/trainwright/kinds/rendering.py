@@ -57,7 +57,7 @@ def with_unapplied(
 
 
 def status_body(status: Struct, job: Job) -> Body:
-    """The status as it is stored. A ledger that we cannot read must not be overwritten."""
+    """The status as it is stored. A ledger that we cannot read is left out, so that it is not overwritten."""
     body: Body = msgspec.to_builtins(status)
     if job.unreadable:
         body.pop("trainwright", None)

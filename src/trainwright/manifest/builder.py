@@ -76,7 +76,7 @@ Node = tuple[Any, Mark]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COLLECTIONS = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
-#: Stands for an anchor whose value is not complete yet.
+#: The entry of an anchor whose value is not complete yet.
 _INCOMPLETE: Node = (None, (0, None))
 _MERGE = "<<"
 
@@ -88,7 +88,7 @@ class Builder:
         self.file = file
         #: The number of the current object, for errors. `documents.examine` sets it: a List contains several objects.
         self.number = 1
-        #: The duplicate keys, each with its mark and message. The last value of such a key counts.
+        #: The duplicate keys, each with its mark and message. In the document, the last value of such a key is used.
         self.repeated: list[tuple[Any, str]] = []
         self._remaining = MOST
         self._anchors: dict[str, Node] = {}
@@ -250,7 +250,7 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 def _scalar_value(event: ScalarEvent) -> Scalar:
-    """The value of a scalar. Its tag decides the type; without tag and quotes its spelling does."""
+    """The value of a scalar. Its tag decides the type; without a tag and without quotes, the spelling decides."""
     text = str(event.value)
     if not text.isascii():
         text.encode()  # raises for a lone surrogate, which PyYAML's scanner accepts

@@ -22,7 +22,7 @@ from trainwright.model.site import Site
 from trainwright.model.units import count
 
 Body = dict[str, Any]
-#: Causes that lie with the node, not with the program.
+#: Causes for which the node is responsible, not the program.
 _NODE_CAUSES = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
 
 
@@ -61,7 +61,7 @@ class Restart(Struct, frozen=True, gc=False):
     limit: int | None = None
     per_replica: bool = False
     scope: RestartScope = RestartScope.POD
-    #: A restart counts on every role that it restarts, not only on the role that caused it.
+    #: A restart counts for every role that is restarted, not only for the role that caused it.
     shared: bool = False
     #: If exit codes decide: whether a failure of a container that is not a main container also causes a restart.
     retries_other_containers: bool = True
@@ -72,7 +72,7 @@ class Restart(Struct, frozen=True, gc=False):
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
-        """Causes that never use a budget. A pod that was deleted from outside is replaced for free."""
+        """Causes that never use a budget. These include a deletion from outside, unless it restarts the whole scope."""
         free = self.free | {CauseKind.DEVICE} if CauseKind.NODE_LOST in self.free else self.free
         return free if self.answers_removal else free | {CauseKind.DELETED}
 
@@ -87,7 +87,7 @@ class Elastic(Struct, frozen=True, gc=False):
 
     least: int
     most: int
-    #: The role is sized automatically: smaller when pods find no node, larger when there is room again.
+    #: The role is sized automatically: smaller when pods find no node, larger when nodes are free again.
     auto: bool = False
 
 
@@ -103,20 +103,20 @@ class Role(Struct, frozen=True, dict=True):
     wanted: int | None = None
     #: What a resize restarts, because pods hold the old size in their environment; None: nothing.
     resize: RestartScope | None = None
-    #: The key at the site's elastic server where replicas look up a new size; empty: none.
+    #: The key at the site's elastic server where replicas look up a new size; empty: they cannot look it up.
     size_key: str = ""
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False
-    #: Containers whose end decides the replica while others still run; empty: the pod's phase decides.
+    #: Containers whose end decides the replica's result while others still run; empty: the pod's phase decides.
     main_containers: frozenset[str] = frozenset()
-    #: Seconds after which a container that cannot be created fails its replica; None: never.
+    #: Seconds after which a container that cannot be created fails its replica; None: `Site.patience` applies.
     patience: float | None = None
     #: A pod whose containers cannot be created is replaced from time to time, as `Site.creating` says.
     recreates_pods: bool = False
     #: Whether each replica has a service with the replica's name.
     service: bool = False
-    #: The ConfigMap that containers of this role wait for. It is an extra of one attempt of the whole job, deleted
+    #: The ConfigMap that containers of this role wait for. It belongs to one attempt of the whole job and is deleted
     #: before pods of the next attempt are created. A container that waits for it has no creation error.
     gate: str = ""
     #: Number of consecutive ports for each replica, where replicas share a machine's ports: if `uses_host_ports` is
@@ -126,17 +126,17 @@ class Role(Struct, frozen=True, dict=True):
 
     @property
     def is_autosized(self) -> bool:
-        """Whether the role is sized automatically; it then also restarts after node failures."""
+        """Whether the role is sized automatically; its replicas are then also restarted after node failures."""
         return self.elastic is not None and self.elastic.auto
 
     @property
     def records_size(self) -> bool:
-        """Whether the ledger stores the size, because pods hold it in their environment."""
+        """Whether the ledger stores the size, because pods hold the size in their environment or look it up."""
         return self.resize is not None or bool(self.size_key)
 
     @property
     def barrier_scope(self) -> RestartScope:
-        """Whose pods start together: no pod of a new attempt is created while a pod of an old attempt still runs."""
+        """The scope whose pods start together: no new pod is created while a pod of an old attempt still runs."""
         widest_first = (RestartScope.JOB, RestartScope.ROLE)
         return next((one for one in widest_first if one in (self.restart.scope, self.resize)), RestartScope.POD)
 
@@ -194,13 +194,13 @@ class RequestedEnd(Struct, frozen=True, gc=False):
 
 
 class Lifecycle(Struct, frozen=True, gc=False):
-    """Everything about a job's life that is not a rule."""
+    """All settings for the life of a job, except the rules for success and failure."""
 
     suspended: bool = False
     clean: CleanUp = CleanUp()
     #: Limit for restarts of all roles together; exceeding it fails the job.
     backoff_limit: int | None = None
-    #: The restart that would reach the limit already fails the job, so 0 and 1 mean the same.
+    #: The restart that would reach the limit already fails the job, so both 0 and 1 allow no restart.
     fails_at_limit: bool = False
     #: Restarts by the kubelet inside a pod count too.
     counts_in_place: bool = False
@@ -223,7 +223,7 @@ class Gang(Struct, frozen=True, gc=False):
 
     api: str
     admitting_phases: frozenset[str] = frozenset()
-    #: Fields of the group's spec that are set at creation; others may change them afterwards.
+    #: Fields of the group's spec that we set only at creation, because other programs may change them afterwards.
     create_only_fields: frozenset[str] = frozenset()
     #: Gangs to use if this gang's API is not installed, best first.
     alternatives: tuple["Gang", ...] = ()
@@ -322,9 +322,9 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     foreign: str = ""
     #: The job was handed over to us: children of another controller are replaced by ours.
     handed_over: bool = False
-    #: The finalizers to keep when the job is deleted; None: no change. The others have no controller any more.
+    #: The finalizers to keep when the job is deleted; None: no change. All others belong to controllers that are gone.
     finalizers: tuple[str, ...] | None = None
-    #: Notices for the time when the job is accepted: (reason, message).
+    #: Notices to send when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()
 
     @cached_property

@@ -39,7 +39,7 @@ class AIDialect(Struct, frozen=True):
         }
 
     def _labels(self, job: Job, replica: Replica, given: dict[str, str]) -> dict[str, str]:
-        """The original controller's labels, which override the template's, which override the job's."""
+        """The labels of the job, of the template and of the original controller; later values override earlier ones."""
         role = replica.role.name.lower()
         labels = {
             **given,

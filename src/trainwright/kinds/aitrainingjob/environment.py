@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables by which the replicas of an AITrainingJob know themselves and find each other.
 
-The names of the variables are part of the contract. They are set when a pod is created. Main containers and
+The names of the variables are part of the contract; their values are set when a pod is created. Main containers and
 ports have names that begin with `aitj-`; if no container has the prefix, the first container is main, with all ports.
 """
 
@@ -81,7 +81,7 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
     """The lists of peers if names resolve: the same for every pod of the job."""
     found: Pairs = ()
     for name, count, ports in sizes:
-        # Upper and lower case as in the manifest: host names are not case-sensitive.
+        # The type keeps its upper and lower case letters, because host names are not case-sensitive.
         instances = [f"{job.name}-{name}-{index}.{job.namespace}" for index in range(count)]
         hosts = [f"{instance}:{port}" for instance in instances for port in ports]
         found += _lists(name, instances, [str(port) for port in ports], hosts)

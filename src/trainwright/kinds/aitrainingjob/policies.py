@@ -67,13 +67,13 @@ def failure(spec: AITrainingJobSpec) -> Rule:
 
 
 def _rule(policy: str, of_types: Mapping[str, str], result: Result) -> Rule:
-    """The job's policy over the policies of its replica types; None never decides, and Rank0 only within a type."""
+    """The job's policy over the results of its replica types. None never decides; Rank0 decides only within a type."""
     rules = tuple(Atom(name, _WHICH[one], result) if one in _WHICH else NEVER for name, one in of_types.items())
     return _OF_JOB[policy](rules) if policy in _OF_JOB else NEVER
 
 
 def ordered(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
-    """The replica types sorted by name: an API server does not keep the order of the document."""
+    """The replica types sorted by name, because an API server does not keep the order of the document."""
     return sorted(spec.replica_specs.items())
 
 
@@ -86,7 +86,7 @@ def restart(one: ReplicaSpec, codes: Any) -> Restart:
         limit=None if one.restart_limit is UNSET else one.restart_limit,
         scope=_SCOPES[one.restart_scope],
         shared=True,
-        # Only exit codes of main containers can be in the list; codes of init containers and sidecars do not count.
+        # If exit codes decide, only main containers count: a failed init container or sidecar causes no restart.
         retries_other_containers=not by_code,
     )
 
@@ -100,7 +100,7 @@ def elastic(one: ReplicaSpec) -> Elastic | None:
     if auto and replicas(one):
         # Never shrink a role to zero.
         least = max(least, 1)
-    # A role that resizes itself never grows above the number that the user wants.
+    # An automatically sized role never grows above the number that the user wants.
     most = one.max_replicas if one.max_replicas is not UNSET else replicas(one) if auto else MAX_REPLICAS
     return Elastic(least, most, auto)
 
@@ -127,7 +127,7 @@ def _role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
 
 
 def ending(annotations: Mapping[str, str] | None) -> RequestedEnd | None:
-    """The end that an annotation asks for, in upper or lower case; the value of the annotation is the message."""
+    """The end that an annotation asks for. Upper and lower case are equal; the annotation's value is the message."""
     if not annotations:
         return None
     asked = {_BY_LOWER[key.lower()]: key for key in sorted(annotations) if key.lower() in _BY_LOWER}

@@ -19,7 +19,7 @@ Mode = TypeVar("Mode", DebugMode, PauseMode)
 
 
 def default(job: GenericJob) -> GenericJob:
-    """Apply the old spelling of `enabled`; all other defaults are in the wire types."""
+    """Read `enable`, the old spelling of `enabled`; all other defaults are in the wire types."""
     mode = job.spec.run_mode
     if mode is None:
         return job

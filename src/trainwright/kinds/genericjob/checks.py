@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a GenericJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
 
-`decode` checks the shape and `template` the pod templates. The CEL rules let an API server refuse a job where our
-webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
-1.29 has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
-10 million; only the rule for ranks comes near.
+`decode` checks the shape and `template` the pod templates. With the CEL rules, an API server refuses an invalid job
+without a webhook; a test compares their verdict with `check`. The rules use only CEL that every server since 1.29 has.
+The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD if a rule costs more than
+10 million; only the rule for ranks almost costs that much.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from trainwright.kinds.template import entries, pod_spec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
-#: At most this many unknown references and variable names are compared: absurd templates must not cost minutes.
+#: At most this many unknown references and variable names are compared, so that a huge template is checked quickly.
 _MAX_NAMES_COMPARED = 32
 
 
@@ -45,7 +45,7 @@ def _restart_scope(job: GenericJob) -> Iterator[Problem]:
 
 
 def check_edit(stored: GenericJob, edited: GenericJob) -> tuple[Problem, ...]:
-    """The fields that may not change once the job exists; the CRD refuses the same changes."""
+    """A problem for each changed field that must stay the same after creation; the CRD refuses the same changes."""
     if _resume_specs(stored.spec) == _resume_specs(edited.spec):
         return ()
     return (Problem("spec.runMode.pause.resumeSpecs", "cannot be changed after the job was created"),)
@@ -139,7 +139,7 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
 
 
 def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
-    """The commands and arguments of the run modes, which replace the template's."""
+    """The commands and arguments of the run modes, which replace those of the template."""
     mode = spec.run_mode
     debug = enumerate(mode.debug.replica_specs if mode is not None and mode.debug is not None else ())
     resume = enumerate(mode.pause.resume_specs if mode is not None and mode.pause is not None else ())
@@ -179,7 +179,7 @@ def _misspelt_references(body: Body, path: str) -> Iterator[Problem]:
 
 
 def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...], str]]]:
-    """References without a value. `envFrom` can add a variable of any name, so containers with it are not checked."""
+    """References without a value. Containers with `envFrom` are skipped: `envFrom` can add variables of any name."""
     for place, container in _containers(body, path):
         if container.get("envFrom"):
             continue

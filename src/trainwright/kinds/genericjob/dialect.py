@@ -16,7 +16,7 @@ from trainwright.model.site import Site
 
 GANG = Gang(gangs.T9K_API)
 DEBUG_COMMAND = ("sleep", "inf")
-#: Removed in debug mode: a probe would restart the container that waits for the debugger.
+#: Fields that debug mode removes, because a probe would restart the container that waits for the debugger.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -79,11 +79,11 @@ class GenericDialect(Struct, frozen=True):
         return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Every replica that has a service: templates may name its host; they write its port themselves."""
+        """Every replica that has a service, because templates may contain its host. No ports are reserved."""
         return {role.name: () for role in job.roles} if self.spec.service is not None else {}
 
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:
-        """Debug mode replaces the command; after a pause the resume settings do, until the job ends."""
+        """Replace the command: in debug mode, or after a pause by the resume settings, until the job ends."""
         mode = self.spec.run_mode
         if mode is None:
             return
@@ -94,7 +94,7 @@ class GenericDialect(Struct, frozen=True):
 
 
 def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
-    """Every container waits; arguments and probes are removed with the command that they belong to."""
+    """Let every container wait. Arguments and probes belong to the replaced command, so they are removed."""
     command = list((settings.command if settings is not None else ()) or DEBUG_COMMAND)
     dropped = ("args", *_PROBES)
     spec["containers"] = [
@@ -106,7 +106,7 @@ def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
 
 
 def _resume(spec: Body, settings: ResumeSpec | None) -> None:
-    """The main container starts with the given command and arguments; the template's apply for those not given."""
+    """Start the main container with the given command and arguments; what is not given stays as in the template."""
     if settings is None:
         return
     given: Mapping[str, Any] = {"command": list(settings.command), "args": list(settings.args)}

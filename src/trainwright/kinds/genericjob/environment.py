@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The five `$(…)` variables of a GenericJob: find them in a text, and fill them in.
 
-A text may have several variables; they cannot be nested. `$$`, the escape of Kubernetes, stays as it is, and so does
-every other `$(NAME)`: the kubelet expands those.
+A text may have several variables; they cannot be nested. `$$`, the escape of Kubernetes, stays as it is. Every other
+`$(NAME)` also stays, because the kubelet expands it.
 """
 
 import re
@@ -56,7 +56,7 @@ def variables(job: Job, spec: GenericJobSpec, replica: Replica, site: Site) -> R
 
 
 def fill_container(container: Body, values: ReplicaVariables) -> Body:
-    """The container with its variables filled in; not copied if it has none."""
+    """The container with its variables filled in; a container without variables is not copied."""
     changed: Body = {}
     for key in ("command", "args"):
         texts = container.get(key)
@@ -92,7 +92,7 @@ def _value(ref: "Reference", values: ReplicaVariables) -> str:
 
 
 class Reference(Struct, frozen=True):
-    """One variable in a text: what it asks for, and the type, rank or port that it names."""
+    """One variable in a text: what it asks for, and the type, rank or port in it."""
 
     text: str
     #: `type`, `rank`, `count`, `host`, `port`, or `malformed` for a text that resembles a variable.

@@ -44,7 +44,7 @@ def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time)
     outcome = status.ledger.outcome
     unapplied = job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID)
     if job.unreadable or unapplied:
-        # An edit cannot be applied: the status as it was, with a condition that has the errors.
+        # The edit cannot be applied, so the status stays as it was, with a condition that contains the errors.
         old = before or GenericJobStatus()
         return status_body(replace(old, conditions=conditions(old, job, status, now)), job)
     rows = {role.name: [(one, replica_phase(one, status.ledger)) for one in role.replicas] for role in status.roles}
@@ -67,7 +67,7 @@ def _phase(status: Status, aggregate: Aggregate) -> str:
 
 
 def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
-    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no new pod follows."""
+    """The phase of the pod; `Creating` before the pod has a node, `Deleted` if it is gone and no new pod follows."""
     pod = shown_pod(replica, ledger)
     if pod is None:
         over = replica.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED

@@ -28,7 +28,7 @@ def translate(job: PaddleJob) -> Job:
 
 
 def _remarks(dialect: PaddleDialect) -> tuple[tuple[str, str], ...]:
-    """The warning for a job that asks for a gang but names a scheduler that does not schedule gangs."""
+    """The warning for a job that asks for a gang although a template sets a scheduler without gang scheduling."""
     if dialect.spec.scheduling_policy is None or not dialect.other_schedulers:
         return ()
     named = ", ".join(dialect.other_schedulers)
@@ -64,7 +64,7 @@ PADDLEJOB = Kind(
     suspend=suspend,
     scale=scale,
     cel=CEL_RULES,
-    # This phase is usually short; only a slow start is worth a write of its own.
+    # This phase is usually short, so its write can wait: usually the next phase is written instead.
     deferrable=(STARTING,),
     event=event,
     gangs=gangs.ALL,

@@ -34,7 +34,7 @@ class PaddleDialect(Struct, frozen=True):
 
     @property
     def gang(self) -> Gang | None:
-        """The gang of the job; None if a template names another scheduler.
+        """The gang of the job; None if a template sets a scheduler that does not schedule gangs.
 
         A job with a scheduling policy asks for a gang; others are gangs only if the operator's settings say so.
         """
@@ -87,7 +87,7 @@ class PaddleDialect(Struct, frozen=True):
         if replica.role.gate:
             changed["envFrom"] = [*(main.get("envFrom") or ()), {"configMapRef": {"name": replica.role.gate}}]
         if intranet(self.spec) in (SERVICE, HOST):
-            # With host network this also keeps the scheduler from placing two pods with the same port on one node.
+            # With the host network, the scheduler then places no two pods with the same port on one node.
             changed["ports"] = _with_port(main.get("ports") or [], environment.peer_port(job, replica.name))
         containers[place] = main | changed
         return containers
@@ -95,7 +95,7 @@ class PaddleDialect(Struct, frozen=True):
     # -- services --------------------------------------------------------------------------------------------------
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """All ports that a replica may listen on, under its own name."""
+        """A service with the name of the replica and all ports that the replica may listen on."""
         first = environment.peer_port(job, replica.name)
         ports = [{"name": f"p-{place}", "port": first + place} for place in range(environment.PORT_BLOCK)]
         return {"spec": {"selector": {NAME: replica.name}, "ports": ports}}

@@ -69,7 +69,7 @@ def _endpoint(host: str, port: int) -> str:
 
 
 def _world_key(job: Job) -> str:
-    """A key that only the ConfigMap of this attempt has: a pod does not start with the ConfigMap of another attempt."""
+    """A key that only the ConfigMap of this attempt has, so that pods never start with that of another attempt."""
     return f"{WORLD}_{job.world.upper()}"
 
 
@@ -149,7 +149,7 @@ def _own_variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site) 
 
 
 def _peer_variables(job: Job, role: Role) -> list[Body]:
-    """The key without which this attempt does not start, and the endpoints of the next or previous stage."""
+    """A variable that lets the pod start only with the ConfigMap of its attempt, and the endpoints of other stages."""
     found = [_from_config_map(job, WORLD, _world_key(job))]
     has_stages = any(one.name == HETER and one.replicas for one in job.roles)
     if has_stages and role.name == WORKER:
@@ -183,7 +183,7 @@ def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) ->
         _variable("PADDLE_ELASTIC_LEVEL", 1),
         _variable("PADDLE_MASTER", f"etcd://{server}"),
         _variable("PADDLE_NNODES", f"{least}:{most}"),
-        # A member that joins deletes all keys with this prefix, so it must not be a prefix of another job's keys.
+        # A member that joins deletes all keys with this prefix, so no key of another job may have this prefix.
         _variable("PADDLE_JOB_ID", job.uid),
     ]
 

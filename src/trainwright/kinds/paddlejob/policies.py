@@ -87,7 +87,7 @@ def _role(name: str, role_spec: ResourceSpec, spec: PaddleJobSpec, meta: ObjectM
 
 
 def _mains(template: Body) -> frozenset[str]:
-    """Of several containers the one called `paddle` decides; else the pod's phase, as in the original controller."""
+    """If one of several containers is called `paddle`, it decides; otherwise the pod's phase, as in the original."""
     containers = (template.get("spec") or {}).get("containers") or ()
     named = len(containers) > 1 and any(one.get("name") == CONTAINER for one in containers)
     return frozenset({CONTAINER}) if named else frozenset()

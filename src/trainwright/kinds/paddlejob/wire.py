@@ -168,7 +168,7 @@ def intranet(spec: PaddleJobSpec) -> str:
 
 
 def is_elastic(spec: PaddleJobSpec) -> bool:
-    """Whether the number of workers may change. Not with parameter servers: they must know all workers."""
+    """Whether the number of workers may change. Parameter servers must know all workers, so never with them."""
     return spec.elastic is not UNSET and spec.ps is None
 
 

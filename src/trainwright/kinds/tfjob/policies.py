@@ -24,7 +24,7 @@ FAILED_POD = frozenset(
 )
 #: Exit codes after which a replica is restarted. Some systems have codes above 255.
 RETRYABLE = ((128, 2**31 - 1),)
-#: By policy: when the controller restarts a replica. A pod does not fail if the kubelet restarts its container.
+#: By policy: when the controller restarts a replica. A pod does not fail if its kubelet restarts the container.
 RESTARTS = {
     "Never": Restart(),
     "OnFailure": Restart(FAILED_POD),
