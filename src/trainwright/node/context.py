@@ -38,7 +38,7 @@ class StatusReport(Struct, eq=False):
     uid: str
     compose: Callable[[], Body]
     dirty: bool = False
-    #: The pod object is gone, so there is no status to write.
+    #: Whether the pod object is gone. If so, there is no status to write.
     gone: bool = False
     stored: Body | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -257,7 +257,7 @@ class NodeIdentity:
     async def _until_due(self) -> float:
         """Wait until the certificate must be renewed. Returns the time at which it expires, in seconds since 1970."""
         found = await asyncio.to_thread(validity, self._certificate)
-        # Signers set the begin some minutes too early, for machines with a slow clock. The file's time is more exact.
+        # Signers set `begins` some minutes too early, for machines with a slow clock. The file's time is more exact.
         stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
         begins = max(found.begins, min(stored, found.ends))
         due = begins + (found.ends - begins) * self._renewal_part

@@ -104,7 +104,7 @@ class SupervisorLink(asyncio.Protocol):
         self.folder = folder
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
-        #: By container ID: the function to call when the container ends. Set it before `start`: the end may be early.
+        #: By container ID: the function to call at its end. Set it before `start`, since a container may end at once.
         self.on_ended: dict[str, Callable[[ContainerEnd], None]] = {}
         self.alive = True
         #: The ends in the journal of the previous supervisor, by container ID.

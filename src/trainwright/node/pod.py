@@ -56,7 +56,7 @@ class ContainerRecord(Struct, eq=False):
     view: ContainerView
     id: str = ""
     log: str = ""
-    #: The file that the container may write its termination message to; empty: there is no such file.
+    #: The file to which the container can write its termination message; empty: there is no such file.
     message_file: str = ""
     #: Whether the container has a process, or the supervisor was asked to start one.
     live: bool = False

@@ -4,7 +4,7 @@
 The engine watches its agents, and an agent watches its supervisor; `silence` decides when a process counts as dead. On
 Linux, /proc shows what a silent process does. On other systems, only the time counts.
 
-Fencing kills all processes of a node before its replicas start on another node, since no replica must run twice.
+Fencing kills all processes of a node before its replicas start on another node, since a replica must not run twice.
 Usually a supervisor ends its pods and itself after its agent has ended. If it is stopped, hung or killed, it cannot.
 """
 

@@ -168,7 +168,7 @@ class SubnetLease:
 
 
 def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
-    """Lease a free subnet. Two leases with the same `name` never share one. Raises EngineError if no subnet is free."""
+    """Lease a free subnet. Two leases with the same `name` never share a subnet. Raises EngineError if none is free."""
     for subnet in _candidates(_routed(routes)):
         fd = _claimed(f"\0{name}/{subnet}")
         if fd is not None:
