@@ -16,19 +16,19 @@ from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet, inventory
 from trainwright.node.requests import PODS
 
-#: A limit from this size on means "no limit". Version 1 writes the largest number of whole pages instead.
+#: A limit of at least this size means "no limit", for which version 1 writes the largest number of whole pages.
 _NO_LIMIT_BYTES = 2**60
 
 
 class CgroupLimits(Struct, frozen=True):
-    """The limits for CPU in thousandths and for memory in bytes; None: no limit."""
+    """The limits for CPU, in thousandths of a CPU, and for memory, in bytes; None: no limit."""
 
     cpu: int | None = None
     memory: int | None = None
 
 
 def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
-    """The limits of this process; `root` is the folder of `/proc` and `/sys`."""
+    """The limits of this process; `root` is the folder that contains `proc` and `sys`."""
     cpu = [found for folder in _cgroup_folders(root, "cpu") if (found := _cpu_limit(folder)) is not None]
     memory = [found for folder in _cgroup_folders(root, "memory") if (found := _memory_limit(folder)) is not None]
     return CgroupLimits(min(cpu, default=None), min(memory, default=None))
@@ -89,12 +89,12 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-#: The pod capacity of a node. In practice this is no limit: memory limits the number of pods of a machine.
+#: The pod capacity of a node. In practice it limits nothing, because the memory of a machine allows fewer pods.
 _MAX_PODS = "10000"
 
 
 class NodeCapacity(Struct, frozen=True):
-    """What one node has: CPU in thousandths, memory in bytes, and devices by resource name."""
+    """What one node has: CPU in thousandths of a CPU, memory in bytes, and devices by resource name."""
 
     cpu: int
     memory: int

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The running containers of the supervisor, and the commands that run inside them.
 
-When the main process of a container ends, the supervisor writes its exit status to the journal, kills the processes
-that it left, reads its last output, reaps the process, and only then tells the agent.
+When the main process of a container ends, the supervisor writes its exit status to the journal, kills the other
+processes of the container, reads its last output, reaps the main process, and only then tells the agent.
 
-Commands come from the agent (probes and hooks) and from `trainwright exec`. The supervisor kills a command with its
-container, at its timeout, and when the client that asked for it disconnects.
+Commands come from the agent (probes and hooks) and from `trainwright exec`. The supervisor kills a command when the
+container ends, when the command's timeout ends, and when the client that sent the command disconnects.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Containers:
         self.cgroups.close()
 
     def _make_group(self, limits: protocol.Limits) -> ContainerCgroup:
-        """A cgroup for the limits that a cgroup can enforce. Send one notice for each other limit."""
+        """Create a cgroup for the limits that a cgroup can enforce. For each other limit, send one notice."""
         wanted = [name for name in CONTROLLERS if limits.get(name)]
         refusals, group = self.cgroups.refusals, ContainerCgroup([])
         if any(name not in refusals for name in wanted):
@@ -194,7 +194,7 @@ class Containers:
 
 
 class RunningExec:
-    """A command that runs in a container. `finish` is called when it has ended."""
+    """A command that runs in a container. `finish` is called when the command has ended."""
 
     __slots__ = ("_tail", "container", "finish", "pipe", "process", "timed_out", "timer")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of the supervisor: JSON objects in both directions, one per line, never blocking.
+"""The connections of the supervisor: JSON objects in both directions, one per line. No call blocks.
 
 `LineSocket` is one connection; it also receives file descriptors. `Control` is the connection to the agent: it handles
 a few requests per turn of the loop, in their order, and sends all answers and events of a turn in one write.
@@ -103,7 +103,7 @@ class LineSocket:
 
 
 class Control:
-    """The connection to the agent. It calls `lost` when the agent disconnects; events without an agent are dropped."""
+    """The connection to the agent. It calls `lost` when the agent disconnects, and then drops events."""
 
     def __init__(self, loop: Loop, lost: Callable[[], None]) -> None:
         self.handlers: dict[str, Handler] = {}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """System calls that Python 3.11 does not offer: namespaces, mounts, host name. ctypes calls the C library for them.
 
-Each function raises OSError with the path concerned.
+A failed call raises OSError, with the path if the call has a path.
 
 Work in other namespaces runs in a thread that enters them and then ends (`in_thread`), because an unprivileged process
-may not return to the namespaces that it has left. The other threads of the process stay in their namespaces.
+cannot return to the namespaces that it has left. The other threads of the process stay in their namespaces.
 """
 
 import _thread
@@ -38,7 +38,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, flags: int) -> None:
-    """Enter the namespace of a descriptor, or several namespaces of the process of a pidfd."""
+    """Enter the namespace that `fd` is open for. If `fd` is a pidfd, enter these namespaces of its process."""
     _checked(_libc.setns(fd, flags))
 
 
@@ -69,7 +69,7 @@ def sethostname(name: str) -> None:
 
 
 def set_ambient_capability(capability: int | None) -> None:
-    """Let programs that this thread starts keep this capability, or none. Programs of root keep all capabilities."""
+    """Let programs that this thread starts keep this capability (None: no capability). Programs of root keep all."""
     if capability is None:
         _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
         return

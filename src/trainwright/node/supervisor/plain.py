@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `process` runtime: a container is a plain process in its own session. This works on every system.
 
-The supervisor adopts orphans. They become its children, and `MARKER` in their environment names their container. When
-an orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
+Orphans become children of the supervisor, and `MARKER` in the environment of an orphan tells its container. When an
+orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ProcessRuntime:
         self._stopped = False
         self._running: dict[str, tuple[Process, dict[str, str], str | None]] = {}
         self._mains: dict[int, str] = {}
-        #: Sessions of ended containers in which a process is left.
+        #: Sessions of ended containers in which a process still runs.
         self._ended_sessions: dict[int, str] = {}
 
     def open(self, pod: OpenPod) -> None:  # noqa: ARG002 - containers of a pod share nothing here
-        """Adopt orphans from the first pod on; adopting them from the start would delay `ready`."""
+        """Begin to adopt orphans at the first pod. Doing that at the start of the supervisor would delay `ready`."""
         if not self._opened:
             self._opened, self._adopts = True, tree.adopt()
 
@@ -63,7 +63,7 @@ class ProcessRuntime:
         return launch(request["argv"], env, request.get("cwd") or cwd, fds)
 
     def kill(self, container: str) -> None:
-        """SIGKILL the main process, its descendants and its daemons."""
+        """SIGKILL the main process, its descendants, and the orphans of the container."""
         if container in self._running:
             tree.kill(self._running[container][0])
             self._sweep(container)
@@ -86,14 +86,14 @@ class ProcessRuntime:
         """Do nothing: the containers of a pod share nothing."""
 
     def stop(self) -> None:
-        """Kill all remaining children, also children without `MARKER`."""
+        """Kill all remaining children, including children without `MARKER`."""
         self._stopped = True
         for container in [*self._running]:
             self.kill(container)
         self._sweep()
 
     def _sweep(self, container: str | None = None, zombie: int = 0) -> None:
-        """Kill the orphans of this container and of all containers that have ended. `zombie` is not reaped yet."""
+        """Kill the orphans of this container and of all containers that have ended. `zombie` has ended: leave it."""
         if not self._adopts:
             if container is not None:
                 tree.kill_marked({container})
