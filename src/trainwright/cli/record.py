@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that a run keeps in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
 
-`manifest.yaml` contains the submitted jobs until the run writes `status.yaml`; after a killed run, only `manifest.yaml`
-exists. A full disk does not end a job: the record drops data that it cannot write, and `trouble` is the first error. At
-the start, the record reserves disk space for the final status, so that the logs cannot use this space.
+`manifest.yaml` contains the submitted jobs until the run writes `status.yaml`; a killed run has no `status.yaml`. If
+the disk is full, jobs continue: the record drops data that it cannot write, and `trouble` is the first error. At the
+start, the record reserves disk space for the final status, so that the logs cannot use this space.
 
 `count_restarts` returns the number of restarts to show. A restart counts as soon as the new pod exists; a restart of a
 container inside a pod counts as soon as the kubelet reports it. During the back-off, a restart does not count yet.

@@ -42,7 +42,7 @@ class Tail(Generic[Who]):
 
     def __init__(self) -> None:
         self._tracks: dict[str, TailedFile[Who]] = {}
-        #: Whether the last poll has not read everything.
+        #: Whether a file has bytes that the last poll did not read.
         self.behind = False
 
     def __len__(self) -> int:

@@ -27,7 +27,7 @@ from trainwright.runtime.ports import Clock
 
 #: A certificate and its key, in PEM.
 KeyPair = tuple[bytes, bytes]
-#: A token file is read again after this time. The kubelet renews a pod's token much longer before the token expires.
+#: A token file is read again after this time. It is short, because the kubelet renews a token before it expires.
 _TOKEN_FILE_SECONDS = 60.0
 _PLUGIN_TIMEOUT_SECONDS = 60.0
 _PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")

@@ -136,7 +136,7 @@ class KubeCluster:
         return decode_object(resource, await self.http.send(request))
 
     async def _version_of(self, resource: Resource, key: Key, uid: str) -> str:
-        """The version of the object with this UID. A status patch of a custom resource needs it: its UID is ignored."""
+        """The version of the object with this UID. API servers ignore a UID in a status patch of a custom resource."""
         meta = decode_metadata(await self._get(resource, key))
         if meta.uid != uid:
             raise ConflictError(f'{resource.id} "{key.name}": its UID is {meta.uid}, not {uid}')

@@ -115,7 +115,7 @@ class ConnectionOptions(Struct, frozen=True):
     namespace: str = ""
     #: A URL or `host:port` that replaces the server of the kubeconfig.
     server: str = ""
-    #: Use only the service account of this pod.
+    #: Whether to use only the service account of this pod.
     in_cluster: bool = False
 
 

@@ -78,7 +78,7 @@ class ApiSession:
         await self._close_sockets()
 
     async def _close_sockets(self) -> None:
-        """Wait until all sockets are closed: the event loop, which may end soon, closes those of cancelled requests."""
+        """Wait until the event loop has closed the sockets of cancelled requests, because the loop may end soon."""
         for sock in self._sockets:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

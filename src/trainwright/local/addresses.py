@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserves an address and ports for each pod name at its first use. A later pod with this name gets the same ones.
+"""Reserves an address and ports for each pod name. A later pod with the same name gets the same address and ports.
 
 In the process runtime, names of pods do not resolve, so the controller calls `with_reservations` before it reconciles
 a job. The store calls `admit` to write the address into each new pod. Both look up the address by the pod's name, so a

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node agents in their own processes, for `--nodes N` and `--revive`; each process runs `agent_main`.
 
-In the sandbox the nodes share one network. A separate process, the holder, keeps it, so that it exists longer than any
-node. An agent that does not answer is killed. After an agent's end, its node is lost only when all its pods have ended.
+In the sandbox the nodes share one network. It belongs to a separate process, the holder, so that the end of a node does
+not end the network. An agent that does not answer is killed. After the end of an agent, its node is marked as lost
+only when all processes of its pods have ended.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ _MAX_REMOVED_NODES = 1024
 
 
 class Cache:
-    """The objects of one resource. Methods that change it return the UIDs of the jobs whose children changed."""
+    """The objects of one resource. Methods that change the cache return the UIDs of jobs whose children changed."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
@@ -94,7 +94,7 @@ class Cache:
     # -- from the watch ------------------------------------------------------------------------------------------
 
     def replace(self, page: ListPage) -> set[str]:
-        """Take over a list. Objects missing in the list are removed, unless we wrote them after the list was made."""
+        """Store the objects of a list. Remove objects that are not in the list, unless we wrote them after the list."""
         changed_jobs: set[str] = set()
         listed, uids = set(), set()
         for item in page.items:

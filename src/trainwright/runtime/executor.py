@@ -37,7 +37,7 @@ Effect = TypeVar("Effect", Create, Delete, Patch)
 #: If another object still has the name of a child, the executor tries to create the child again after this time. No
 #: watch reports the end of the other object if that object is not one of ours.
 _NAME_TAKEN_RETRY_SECONDS = 1.0
-#: If a child of an older job keeps a name for longer than this, the user gets a report: perhaps its node is lost.
+#: If a child of an older job keeps a name for longer than this, the user is told: perhaps the child's node is lost.
 _NAME_TAKEN_REPORT_AFTER = timedelta(seconds=90)
 #: After a child is created, the job waits this long for its next pass, because only counts have changed. A pod that
 #: starts wakes the job earlier.

@@ -36,7 +36,7 @@ STUCK_TOPIC: Topic = ("", "pass")
 ELASTIC_TOPIC: Topic = ("", "elastic")
 FOREIGN_TOPIC: Topic = ("", "foreign")
 _JOB_TOPICS = (MANIFEST_TOPIC, STUCK_TOPIC, ELASTIC_TOPIC, FOREIGN_TOPIC)
-#: Time between two checks of what pods wait for; a check of thousands of pods takes a while.
+#: Seconds between two checks of what pods wait for. Checks are not more frequent, because thousands of pods take time.
 _WAIT_CHECK_SECONDS = 10.0
 _NUMBERS = re.compile(r"\d+")
 

@@ -40,7 +40,7 @@ class Resource(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The name that is unique in an API server, like `pods` or `genericjobs.batch.tensorstack.dev`."""
+        """The unique name in an API server, for example `pods` or `genericjobs.batch.tensorstack.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def whole(self) -> "Resource":

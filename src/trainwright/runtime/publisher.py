@@ -89,7 +89,7 @@ class Publisher:
         if not job.invalid or job.unmanaged:
             state.warnings.pop(MANIFEST_TOPIC, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
-            # This job has begun and continues unchanged, so only a warning shows the error. (An invalid new job fails.)
+            # The job has begun, or its ledger is unreadable. It continues unchanged; only a warning shows the error.
             state.warn(MANIFEST_TOPIC, Notice(EventReason.UNFIT, job.invalid))
         if state.unsent_events and state.pending is None:
             events, state.unsent_events = state.unsent_events, ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event recorder: writes the events that `kubectl describe` and `trainwright events` show.
+"""The event recorder: writes the events that `kubectl describe` and `trainwright run` show.
 
 The recorder retries an event about the end of a job until the API server stores it or refuses it permanently (for
 example in a namespace that is being deleted). Any other event can be lost if the server does not answer. A pass never

@@ -20,7 +20,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     writes: int = 16
     #: Counts in the status are stored after this time, or earlier together with a more important change.
     count_delay: float = 10.0
-    #: An unfinished job is reconciled again after this time (0: never). It doubles up to `resync_most` without changes.
+    #: An unfinished job is reconciled after this time (0: never). It doubles to `resync_most` while nothing changes.
     resync: float = 15.0
     resync_most: float = 300.0
     #: A failed pass is retried after this time, which doubles with each failure up to `retry_most`.

@@ -47,11 +47,11 @@ class PlainDialect(Struct, frozen=True):
         return {"spec": {"selector": {"name": replica.name}}}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - likewise
-        """No extras."""
+        """The job has no additional objects."""
         return ()
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002 - likewise
-        """No endpoints."""
+        """The job has no endpoints."""
         return {}
 
 

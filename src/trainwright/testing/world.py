@@ -290,7 +290,7 @@ class World:
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
     def crash(self, name: str, code: int = 1) -> None:
-        """The container of a pod fails, and its kubelet waits for the back-off time before it restarts it."""
+        """The container of a pod fails, and the kubelet waits for the back-off time before the restart."""
         end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
         waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
         crashed = ContainerStatus(self.main, restart_count=self._restarts(name), state=waits, last_state=end)

@@ -55,7 +55,7 @@ _WELL_KNOWN = (
 
 
 def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """All variables by name. A later value replaces an earlier value, and `--env` replaces files. Raises UsageError."""
+    """All variables by name. A later value replaces an earlier one; `--env` is read after files. Raises UsageError."""
     found: dict[str, str] = {}
     for file in files:
         for where, text in _lines(file):

@@ -157,4 +157,4 @@ class RunView(Protocol):
         """Show the verdicts at the end of the run."""
 
     def close(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds for the rest of the output. Return whether all is written. Callable again."""
+        """Wait at most `timeout` seconds until all output is written; return whether it is. Can be called again."""

@@ -50,7 +50,7 @@ class BackgroundWriter:
             self._change.notify()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds for the rest of the output. Return whether all is written. Callable again."""
+        """Wait at most `timeout` seconds until all output is written; return whether it is. Can be called again."""
         with self._change:
             self._closed = True
             self._change.notify()
