@@ -217,7 +217,7 @@ class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Manifest(Struct, Generic[SpecT, StatusT], frozen=True, rename="camel"):
-    """Base of the whole object of a kind."""
+    """Base class of a complete job object: metadata, spec and status."""
 
     metadata: ObjectMeta
     spec: SpecT

@@ -56,7 +56,7 @@ class ControllerSign(Struct, frozen=True, rename="camel"):
     object: str
     kinds: tuple[str, ...]
     detail: str
-    #: Whether the controller works now, or the object would disturb our operator.
+    #: Whether this sign needs a decision: the controller works now, or its webhook can block requests for our jobs.
     active: bool = True
 
 
@@ -247,7 +247,7 @@ def _deployments(
 
 
 def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The service accounts that can write the status of our kinds, each with these kinds. Only controllers need this.
+    """For each service account that can write the status of our kinds: these kinds. Only a controller needs that right.
 
     Rules for all API groups (`*`) do not count, because administrators have such rules.
     """

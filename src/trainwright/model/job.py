@@ -72,7 +72,7 @@ class Restart(Struct, frozen=True, gc=False):
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
-        """Causes that never use a budget. These include a deletion from outside, unless it restarts the whole scope."""
+        """Causes that use no budget. A pod's deletion from outside is one, unless it restarts the whole role or job."""
         free = self.free | {CauseKind.DEVICE} if CauseKind.NODE_LOST in self.free else self.free
         return free if self.answers_removal else free | {CauseKind.DELETED}
 

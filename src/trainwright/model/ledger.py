@@ -110,7 +110,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: of the replica whose failure decided the outcome.
     charged: Row = ""
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
-    #: The part of `restarts`, by cause, that is not shown: the new pod does not exist yet, or another role shows it.
+    #: Restarts by cause that `restarts` counts but we do not show: no new pod exists yet, or another role shows them.
     hidden: dict[str, int] = field(default_factory=dict)
     #: Restarts by the kubelet that are not in `restarts`: in replaced pods, and after the job's end in all pods.
     inside: int = 0

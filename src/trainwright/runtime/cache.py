@@ -263,7 +263,7 @@ class ClusterCache:
         self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
     def affected_jobs(self, keys: set[Key]) -> set[str]:
-        """The UIDs of jobs that have pods on nodes that must be checked again after a change of these nodes."""
+        """The UIDs of jobs to check again after these nodes changed: their pods are on changed or unready nodes."""
         nodes = self.nodes.update(keys)
         pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
         return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}
