@@ -300,7 +300,7 @@ def _outer(path: str) -> Iterator[str]:
     yield from (path[:place] for place, letter in enumerate(path) if letter in ".[")
 
 
-# -- stand-ins -------------------------------------------------------------------------------------------------------
+# -- stand-ins: values in place of fields that cannot be read --------------------------------------------------------
 
 _LARGE = 2**31 - 1
 

@@ -45,7 +45,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
         name = controller if is_v1 else "" if filesystem == "cgroup2" else None
         if name is None or name not in paths:
             continue
-        # In a container the path may be a path on the host: then only the mount point itself is the container's group.
+        # In a container, the kernel may report a path of the host. The mount point is then the cgroup of the container.
         inside = paths[name].removeprefix(base.rstrip("/")).strip("/")
         parts = inside.split("/") if inside and ".." not in inside else []
         top = root / point.lstrip("/")

@@ -220,7 +220,7 @@ class MountOverlay:
         return path
 
     def prepare_root(self, targets: Iterable[str]) -> None:
-        """Before the first mount, replace the root if it lacks the first folder of a target. Raises OSError."""
+        """Switch to a new root if `/` lacks the top folder of a target. Call before the first mount. Raises OSError."""
         tops = {os.path.realpath(target).split("/", 2)[1] for target in targets}
         if all(os.path.lexists(f"/{top}") for top in tops):
             return
