@@ -5,9 +5,9 @@ A replica's attempt is its role's epoch plus the retries of its index. Both numb
 attempt than its replica is stale, whatever its phase.
 
 A restart is counted in `RoleLedger.restarts`, and charged to its budget, as soon as it is decided. The ledger is stored
-before any pod is deleted, so a kill loses no count. The status and the command line show a restart only when the new
-pod exists; for a restart of a whole role or job, when the first of the new pods exists. Until then the restart is also
-in `RoleLedger.hidden`. It stays there if the job ends or is suspended before a new pod exists.
+before any pod is deleted, so no count is lost if our process is killed. The status and the command line show a restart
+only when the new pod exists; for a restart of a whole role or job, when the first new pod exists. Until then
+`RoleLedger.hidden` counts the restart too. If the job ends or is suspended before that, the restart stays hidden.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,7 +66,7 @@ def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 
 def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
-    """Store the attempts of these pods. They are higher than the stored attempts, because a stored status was lost."""
+    """Store these attempts of existing pods. The ledger has lower attempts only after a stored status was lost."""
     tries = {index: found - entry.epoch for index, found in higher.items()}
     return replace(entry, retries=format_counts({**parse_counts(entry.retries), **tries}))
 
@@ -176,7 +176,7 @@ def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
 
 
 def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """Charge one restart to the own budget of each of these replicas."""
+    """Charge one restart to each of these replicas. Every replica has its own budget here."""
     charged = parse_row(entry.charged)
     return replace(entry, charged=format_row({**charged, **{index: charged.get(index, 0) + 1 for index in indexes}}))
 

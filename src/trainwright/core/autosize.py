@@ -88,7 +88,8 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
     """Return the time from which spares may be created.
 
-    The cool-down doubles after each failed search. If a node has become ready since then, the cool-down is not doubled.
+    The cool-down doubles with each failed search. If a node has become ready after the last failed search, the
+    cool-down has its normal length again.
     """
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
@@ -156,7 +157,8 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
         yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
-#: If a role shrinks after it had a larger size for this many cool-downs, its failed tries count from 0 again.
+#: If a role shrinks within this many cool-downs after it grew, this is one more failed try. Otherwise a role that
+#: shrinks has 0 failed tries again.
 STABLE_COOLDOWNS = 10.0
 
 
@@ -191,7 +193,7 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
 
 
 def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:
-    """Return why pods have no node; an empty list while one of these pods has not waited long enough."""
+    """Return why replicas have no node. If one of these replicas has not waited long enough, return an empty list."""
     if group.all_running:
         return []
     found: list[str] = []
@@ -206,7 +208,10 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Return since when a replica has no node, and why. Now: it may still find a node. None: it needs no node."""
+    """Return the time since which a replica has waited for a node, and the reason.
+
+    The time is `view.now` if nothing says yet that no node fits, and None if the replica does not wait for a node.
+    """
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:
@@ -239,7 +244,7 @@ def size_wakes(view: Snapshot) -> list[Time]:
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         if (ceiling := active_cap(role, entry)) is not None:
             waiting = spares_of(view, role)
-            # Look again after one cool-down at the latest, because a new node ends the doubling.
+            # Wake up after one normal cool-down at the latest: a new node ends the doubling of the cool-down.
             search = min(next_search_at(view, ceiling), after(view.now, sizing.cooldown))
             times.append(_search_ends_at(view, waiting) if waiting else search)
         if role.is_autosized and not group.all_running:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an ended replica may be restarted: by policy, exit code, and the budgets of replica, role and job.
 
-Budgets are compared with counts in the ledger, which is stored before any pod is deleted: a kill loses no count.
+The counts are in the ledger. It is stored before any pod is deleted, so no count is lost if our process is killed.
 """
 
 from collections.abc import Iterable
@@ -28,13 +28,13 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def scope(self) -> RestartScope:
-        """What is restarted with the replica. A deleted pod restarts alone unless the policy includes deletions."""
+        """What is restarted. If the pod was deleted: only the pod, unless the policy restarts after deletions."""
         rule = self.role.restart
         return RestartScope.POD if self.cause.why is CauseKind.DELETED and not rule.answers_removal else rule.scope
 
     @property
     def counted_as(self) -> CauseKind:
-        """The cause under which the restart is counted. If several apply: a cause that does not use the budget."""
+        """The kind of cause that counts the restart. If a cause has several kinds, a kind that uses no budget wins."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
     @property
@@ -44,7 +44,7 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
 
 class RestartCascade:
-    """The roles that earlier restarts in this pass include. A role or job restarts only once in a pass."""
+    """The roles that this pass already restarts as a whole. Further ended replicas of these roles use no budget."""
 
     def __init__(self) -> None:
         self.everything = False
@@ -71,7 +71,7 @@ class BudgetUse:
         self.more = 0
 
     def allows(self, one: EndedReplica) -> bool:
-        """Return whether there is budget for this restart. Each replica ends at most once in a pass."""
+        """Return whether the budget allows this restart. A replica ends only once in a pass: `more` is for roles."""
         if self._limit is None:
             return True
         used = self._role + self.more if self._replicas is None else self._replicas.get(one.replica.index, 0)

@@ -87,7 +87,7 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
     if end is not None:
         return end
     if health is not None and health.devices_have_failed(role.name, now) and role.may_retry(CauseKind.DEVICE):
-        # Only a replica that can be restarted is lost; others continue, because device detectors can be wrong.
+        # A replica that must not be restarted continues to run, because the report of failed GPUs can be wrong.
         return State.LOST, Cause(CauseKind.DEVICE, message=brief(health.device_message), node=pod.spec.node_name)
     return _RUNNING if phase == "Running" else _starting(pod, role, create_error_timeout(role, site), now)
 
@@ -114,7 +114,7 @@ def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> boo
         return False
     grace: float = pod.metadata.deletion_grace_period_seconds or 0
     if not grace and pod.spec.termination_grace_period_seconds:
-        # The kubelet's last delete request has no grace period and a new time, so estimate the time of the first.
+        # The kubelet's own request has set a new time and a grace period of 0. Estimate the time of the first request.
         grace = pod.spec.termination_grace_period_seconds + KUBELET_CLEANUP_SECONDS
     asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
@@ -155,7 +155,7 @@ def awaits_restart(pod: Pod) -> bool:
         return False
     policy = pod.spec.restart_policy
     init, main = pod.status.init_container_statuses or (), pod.status.container_statuses or ()
-    # With `Always`, the kubelet restarts main containers that succeeded too, but never init containers that did.
+    # With `Always`, the kubelet restarts main containers even after success. Init containers that succeeded stay ended.
     again = {one.name for one in main} if policy == "Always" else set()
     for container in (*init, *main):
         state = container.state or ContainerState()
@@ -251,15 +251,15 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
 
 
 def create_error_timeout(role: Role, site: Site) -> float | None:
-    """Return after how many seconds a container that cannot be created fails its replica: by role, else by site.
+    """Return the number of seconds after which a replica fails because a container cannot be created.
 
-    None for roles that replace such pods: `is_given_up` decides for them.
+    The role's own setting wins over the site's. None if the role replaces such pods: then `is_given_up` decides.
     """
     return None if role.recreates_pods else site.patience if role.patience is None else role.patience
 
 
 def given_up_at(pod: Pod, most: float | None) -> Time | None:
-    """Return the time at which a pod fails because its containers cannot be created, with this timeout."""
+    """Return when a pod fails if its containers still cannot be created: `most` seconds after the pod started."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
     return None if most is None or begun is None else due(begun, most)
 

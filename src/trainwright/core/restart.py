@@ -2,7 +2,7 @@
 """Apply restarts: back-off, scope, new attempts.
 
 Only the ledger changes here. A higher attempt makes the old pods stale, and stale pods are deleted and replaced. The
-status is stored before the pods are deleted, so a kill loses neither the count nor the restart.
+status is stored before the pods are deleted, so neither the count nor the restart is lost if our process is killed.
 """
 
 from collections.abc import Iterable
@@ -78,7 +78,7 @@ def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
 def _restart_scope(
     view: Snapshot, entries: dict[str, RoleLedger], cause: EndedReplica, counted: set[tuple[str, int]]
 ) -> None:
-    """Restart a role or job. It counts for the role that caused it; with `Restart.shared`, for all restarted roles."""
+    """Restart a role or job. The causing role counts the restart; with `Restart.shared`, all restarted roles do."""
     until = after(view.now, restart_delay(entries[cause.role.name], cause, view.now))
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is RestartScope.JOB or role.name == cause.role.name:
