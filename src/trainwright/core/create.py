@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create what a live job lacks and delete what it no longer needs: pods, services, pod groups, ConfigMaps.
+"""Create missing children of a live job, and delete unnecessary children: pods, services, pod groups, ConfigMaps.
 
 A replica's pod is created when its name is free, its back-off is over, the roles that must run first are up, its gang
 is admitted, and no ConfigMap of another attempt is left. A stale pod that has ended stays until the back-off is over,
@@ -96,7 +96,7 @@ def create_missing(view: Snapshot) -> StepActions:
 
 
 def _after_refusals(view: Snapshot, actions: StepActions) -> StepActions:
-    """Remove creates that the API server refused and that must wait before the next try."""
+    """Leave out objects that the API server refused to create, until the time of the next try. Wake up at that time."""
     refused = [one for one in view.observed.refusals if one.retry_at is not None and one.retry_at > view.now]
     later = {(one.kind, one.name): one.retry_at for one in refused}
     creates = tuple(create for create in actions.creates if (create.body["kind"], create.name) not in later)
@@ -113,7 +113,7 @@ def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[De
 
 
 def _forced_deletes(view: Snapshot) -> list[Delete]:
-    """Return forced deletes for pods that another client deletes and that cannot end because their node is lost."""
+    """Return forced deletes for pods that another client has deleted: on a lost node, such a pod would never end."""
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
     return removal.pod_deletes(view, ((pod, "being deleted") for pod in stopping if pod is not None))
 
@@ -149,7 +149,7 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
 
 
 def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
-    """Return whether no old peer still runs and the roles that must run before this role are up."""
+    """Return whether pods of older attempts have ended and the roles that must run before this role are up."""
     scope = role.barrier_scope
     # A new pod could connect to a running pod of an older attempt, so the role must wait.
     if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):

@@ -26,7 +26,10 @@ _HASH_LENGTH = 6
 
 
 def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
-    """Return what the dialect builds ConfigMaps and groups from. With a gate: only current pods, if not terminating."""
+    """Return the objects from which the dialect builds ConfigMaps and pod groups.
+
+    If the job has a gate, pods of older attempts and pods that are being deleted are left out.
+    """
     if not job.has_gate:
         return observed
     pods = [replica.pod for role in roles for replica in role.replicas if replica.pod is not None]
@@ -41,8 +44,8 @@ def is_current(job: Job, extra: Extra) -> bool:
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
     """Return whether to delete this child: it is the gate of an older attempt, and there is no current pod.
 
-    Such a gate is not overwritten, because keys that the next gate lacks would stay. If there are current pods, a
-    status was lost, and the pods still need this gate.
+    We do not overwrite such a gate, because old keys that are not in the next gate would stay. If there are current
+    pods, a stored status was lost, and the pods still need this gate.
     """
     if not _is_gate(job, extra) or is_current(job, extra):
         return False
@@ -50,7 +53,7 @@ def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
 
 
 def blocks_creation(job: Job, observed: Observed) -> bool:
-    """Return whether a gate exists that a new pod must not read: of an older attempt, or being deleted."""
+    """Return whether a gate of an older attempt or a terminating gate exists. New pods must not read such a gate."""
     return any(
         _is_gate(job, extra) and (extra.metadata.deletion_timestamp is not None or not is_current(job, extra))
         for extra in observed.extras
@@ -106,7 +109,7 @@ def _address_hash(address: str) -> str:
 
 
 def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
-    """Record that every replica has existed, even if a status was lost: the gate needed all their addresses."""
+    """Record that every replica has existed. The gate proves this even if a status was lost: it has all addresses."""
     known = min(entry.size, role.replicas)
     if not (role.gate and role.restart.answers_removal) or entry.reached >= known:
         return entry

@@ -7,8 +7,8 @@ lost: perhaps the engine has not listed the nodes yet. A removed node stays in t
 GPU failures show in conditions and taints of the node, or in fewer allocatable GPUs than the job's pods hold there. The
 node still answers, so its pods can be deleted normally.
 
-Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated:
-taints on nodes where such pods have run, and taints named like a resource that the pods request.
+Admission plugins may add tolerations that are not in the template. So we assume that pods also tolerate a taint if its
+key is on a node where pods of the role have run, or if its key is the name of a resource that the pods request.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ _REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
-    """Return whether a node's taints repel pods with this spec. Taints with a known key repel no pods."""
+    """Return whether a node's taints repel pods with this spec. Taints whose key is in `known` count as tolerated."""
     hard = [one for one in node.spec.taints or () if one.effect in _REPELLING_EFFECTS and one.key not in known]
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
 
@@ -86,7 +86,7 @@ def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldD
 
 
 def device_failure(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) -> str:
-    """Return what is wrong with the GPUs of a node where `times` pods use these amounts; empty: nothing is wrong."""
+    """Return what is wrong with the GPUs of a node, or an empty text. `times` pods there use `amounts` each."""
     return ("" if node.is_healthy else _detector_message(node, site)) or _missing_devices(
         node.status.allocatable or {}, amounts, times
     )
@@ -183,7 +183,7 @@ def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: S
     """Return the time at which each of these nodes counts as lost.
 
     If no node is ready, none is lost, because pods could not run anywhere else. If most nodes are not ready, the
-    network or the API server has probably failed, and the grace period is longer, but not for a removed node.
+    network or the API server has probably failed, so the grace period is longer. Removed nodes keep the normal period.
     """
     there = [node for node in known.values() if not _is_removed(node)]
     mute = sum([not node.ready for node in there])
@@ -228,7 +228,7 @@ def _device_nodes(
 def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
     """Return whether another known node could take pods of this role, as far as can be known without the scheduler.
 
-    Nodes in `barred` do not count. Such pods have run there, so the taints of these nodes count as tolerated.
+    Nodes in `barred` do not count. Pods of the role have run on them, so the keys of their taints count as tolerated.
     """
     asked = requested_devices(role, site)
     spec: Body = role.template.get("spec") or {}

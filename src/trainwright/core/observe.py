@@ -6,7 +6,7 @@ job's UID as a label is adopted. A pod that we control but whose labels were rem
 pods are foreign. Later steps work on the `Snapshot` and never look at raw pods again.
 
 The phase of a live job is also decided here. `Pending` and `Resuming` last until every replica has run; after that, a
-missing replica means `Restarting`. `Succeeded` and `Failed` are final.
+missing replica means `Restarting`. After `Succeeded` or `Failed`, the phase never changes.
 """
 
 from collections.abc import Mapping
@@ -163,7 +163,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
 
 
 def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
-    """Put the pod into its slot. If two pods have the same slot, the pod with the lower attempt is stale."""
+    """Keep one pod for each role and index. If there are two such pods, the pod with the lower attempt is stale."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)
@@ -329,9 +329,9 @@ def all_present(role: RoleState) -> bool:
 
 
 def all_reached(view: Snapshot, role: RoleState) -> bool:
-    """Return whether every replica of the role has existed. Replicas added while the job runs count once they are up.
+    """Return whether every replica of the role has existed. In a running job, a replica counts only once it is up.
 
-    Otherwise the next pass would treat them as replicas that were up and are missing.
+    Otherwise the next pass would take a new replica that is still starting for an old replica that is down.
     """
     return all(is_up(replica) for replica in role.replicas) if view.ledger.phase is Phase.RUNNING else all_present(role)
 

@@ -3,7 +3,7 @@
 
 The ledger stores the blocks before any pod is created, so a pod and its peers always agree. The first candidate comes
 from the job's UID; blocks of other jobs are skipped while free blocks are left. If the names of replicas do not
-resolve, the engine reserves hosts and ports for `endpoints` before the pass.
+resolve, the engine reserves a host and ports for each replica that `endpoints` returns, before it starts the pass.
 """
 
 from collections.abc import Iterator

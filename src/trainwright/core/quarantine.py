@@ -2,8 +2,8 @@
 """Quarantine: a node that caused the failure of a replica gets no replica of the job for a while.
 
 The ledger holds the list: nodes whose GPUs look unhealthy, each with the time at which this began; and failed nodes,
-until they have been healthy for long enough. When a failed node leaves the list, pods that have no node yet are created
-again, because they must avoid that node and the affinity of a pod cannot be changed.
+until they have been healthy for long enough. When a failed node leaves the list, pods that have no node yet are
+replaced: the affinity of the old pods still excludes that node, and the affinity of a pod cannot be changed.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ def update(view: Snapshot) -> Snapshot:
 def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
     """Return the updated entry, or None once the node has been healthy for long enough."""
     node = (view.observed.nodes or {}).get(one.node)
-    # A node that is not listed counts as healthy: it gets no pods, and it may have been repaired when it returns.
+    # A node that is not in the cluster counts as healthy. It gets no pods now, and it may return after a repair.
     well = one.node not in sick and (node is None or (node.ready and not nodes.device_failure(node, {}, view.site)))
     if not well:
         return replace(one, until=None) if one.until is not None else one

@@ -23,7 +23,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_node_terms(spec: Body, wanted: Body) -> Body:
-    """Return the pod spec with our node affinity. Our expressions are added to each alternative of the user."""
+    """Return the pod spec with our node affinity. Each of the user's `nodeSelectorTerms` gets our expressions."""
     affinity: Mapping[str, Any] = spec.get("affinity") or {}
     given: Mapping[str, Any] = affinity.get("nodeAffinity") or {}
     node = dict(given)

@@ -84,7 +84,7 @@ def _write(stored: Ledger, ledger: Ledger) -> Write:
 
 
 def _urgent_part(ledger: Ledger) -> Ledger:
-    """Return the part of the ledger that must be stored now. The rest can be read from the pods or only saves work."""
+    """Return the part of the ledger that must be stored at once. The next pass could compute the other fields again."""
     roles = tuple(
         replace(role, succeeded="", reached=0, holds=(), stuck=(), charged="", pending=(), hidden={})
         for role in ledger.roles
@@ -140,7 +140,7 @@ def _port_notices(view: Snapshot) -> list[Notice]:
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
-    """Return the restart event with its first new failure; a restart after success has no failure."""
+    """Return the event for a restart, with the first failure that caused it. A restart after success has no failure."""
     over = {(role.name, index) for role in after.roles if role.failed for index in parse_indexes(role.failed)}
     new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
     return Restarting(next(new, None))
@@ -214,7 +214,7 @@ def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
 
 
 def _condition_event(pod: Pod) -> PodWaiting | None:
-    """Return the newest condition if it is not true; used before container statuses exist."""
+    """Return the newest condition of a pod without container statuses, if the status of that condition is not True."""
     newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or EARLIEST_TIME, default=None)
     if newest is None or newest.status == "True" or not (newest.reason and newest.message):
         return None
