@@ -109,5 +109,5 @@ class Cause(Wire, frozen=True, gc=False):
 
     @property
     def started(self) -> bool:
-        """Whether the program ran, so that the exit code is the program's own or a signal's."""
+        """Whether the program ran. Only then the exit code is from the program, or from a signal that ended it."""
         return self.reason not in NOT_STARTED

@@ -17,7 +17,7 @@ from trainwright.model.meta import Meta, ObjectMeta, Wire
 
 #: Waiting reason of a container whose configuration, such as a ConfigMap, is missing.
 CONFIG_ERROR = "CreateContainerConfigError"
-#: Finds the name of a ConfigMap that does not exist or lacks a key, in messages of kubelets and of our own agents.
+#: Finds the name of a missing or incomplete ConfigMap in a message of a kubelet or of our own agent.
 _CONFIG_MAP_NAME = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
 #: Waiting reason of a container that its kubelet restarts after a back-off.
 BACKING_OFF = "CrashLoopBackOff"
@@ -28,8 +28,8 @@ class Waiting(Wire, frozen=True, gc=False):
 
     reason: str = ""
     message: str = ""
-    #: ConfigMaps that do not exist or lack a key. Only the message contains their names, so the names are read from the
-    #: message once, when the status is decoded.
+    #: Names of ConfigMaps that do not exist or have no such key. Only the message contains these names, so they are
+    #: read from the message once, when the status is decoded.
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:

@@ -72,7 +72,7 @@ class Restart(Struct, frozen=True, gc=False):
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
-        """Causes that use no budget. A pod's deletion from outside is one, unless it restarts the whole role or job."""
+        """Causes that use no budget. `DELETED` is such a cause, unless a deleted pod restarts its whole role or job."""
         free = self.free | {CauseKind.DEVICE} if CauseKind.NODE_LOST in self.free else self.free
         return free if self.answers_removal else free | {CauseKind.DELETED}
 
@@ -119,8 +119,8 @@ class Role(Struct, frozen=True, dict=True):
     #: The ConfigMap that containers of this role wait for. It belongs to one attempt of the whole job and is deleted
     #: before pods of the next attempt are created. A container that waits for it has no creation error.
     gate: str = ""
-    #: Number of consecutive ports for each replica, where replicas share a machine's ports: if `uses_host_ports` is
-    #: set, or if pods have no network of their own.
+    #: How many consecutive ports each replica gets. A replica gets ports only if replicas share the ports of a machine:
+    #: `uses_host_ports` is set, or pods have no network of their own.
     ports: int = 0
     uses_host_ports: bool = False
 
@@ -162,12 +162,12 @@ class Role(Struct, frozen=True, dict=True):
 
 
 class CleanUp(Struct, frozen=True, gc=False):
-    """Which pods are deleted after each kind of end: `ended` by a deadline or on request, `lost` by a lost node."""
+    """Which pods are deleted after each kind of end. `ended` means: ended by a deadline or on request."""
 
     succeeded: CleanPods = CleanPods.NONE
     failed: CleanPods = CleanPods.NONE
     ended: CleanPods = CleanPods.NONE
-    #: Which pods are deleted after a lost node; None: as after any failure.
+    #: Which pods are deleted if a lost node or failed GPUs decided the outcome; None: as after any failure.
     lost: CleanPods | None = None
 
 
@@ -229,8 +229,8 @@ class Gang(Struct, frozen=True, gc=False):
     alternatives: tuple["Gang", ...] = ()
     #: The scheduler name for pods; empty: the kind sets it.
     scheduler: str = ""
-    #: The value of the operator's gang option that selects this gang, if a kind leaves the choice to the operator; `*`:
-    #: any value that selects no other gang.
+    #: This value of the operator's gang option selects this gang. `*`: every value that selects no other gang. Empty:
+    #: the option has no effect, because the kind does not leave the choice to the operator.
     word: str = ""
     #: The job requests a gang itself. Otherwise the job is a gang only if the operator has a gang scheduler.
     asked: bool = True
@@ -290,7 +290,7 @@ class Dialect(Protocol):
         ...
 
     def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
-        """Return the roles whose addresses pods contain, each with its ports, for `Site.host` and `Site.port`."""
+        """Return the ports by role, for all roles whose addresses pods contain (`Site.host`, `Site.port`)."""
         ...
 
 
@@ -317,8 +317,8 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     unreadable: bool = False
     #: Another controller manages the job: nothing is changed or reported.
     unmanaged: bool = False
-    #: The writer of this unfinished job's status, which holds no ledger of ours. Unless children of ours exist, nothing
-    #: is changed, and an event says so.
+    #: The other controller that wrote the status of this unfinished job; empty: none. The status has no ledger of ours.
+    #: We change nothing and send an event that says so, unless the job has children of ours.
     foreign: str = ""
     #: The job was handed over to us: children of another controller are replaced by ours.
     handed_over: bool = False

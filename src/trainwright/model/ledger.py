@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The durable state of a job: `status.trainwright`, one closed schema that all kinds share.
 
-Everything that must survive a kill is here or on a child object. `core` reads the stored ledger and returns the next
-ledger; the engines write it. Sets of replicas are stored as short texts (`model.units`), so the ledger stays small.
+Everything that must not be lost when our process is killed is here or on a child object. `core` reads the stored
+ledger and returns the next ledger; the engines write it. Sets of replicas are short texts (`model.units`), so the
+ledger stays small.
 """
 
 from datetime import datetime
@@ -112,11 +113,11 @@ class RoleLedger(Wire, frozen=True, gc=False):
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
     #: Restarts by cause that `restarts` counts but we do not show: no new pod exists yet, or another role shows them.
     hidden: dict[str, int] = field(default_factory=dict)
-    #: Restarts by the kubelet that are not in `restarts`: in replaced pods, and after the job's end in all pods.
+    #: Restarts by kubelets in replaced pods, if `restarts` does not count them. After the job's end: in all pods.
     inside: int = 0
 
     def made(self, free: frozenset[CauseKind] = frozenset()) -> int:
-        """Return the number of restarts that have happened, as it is shown; restarts for `free` causes do not count."""
+        """Return the number of restarts that we show to users. Restarts for `free` causes do not count."""
         kept = [cause for cause in self.restarts if cause not in free]
         return sum(self.restarts[cause] - self.hidden.get(cause, 0) for cause in kept)
 

@@ -2,8 +2,8 @@
 """The result of a pass: the state of each replica, the next ledger, and a `Plan` of what to do.
 
 An engine executes a plan in this order: status (with its resourceVersion), patches, deletes (with UID), creates,
-announces, events. The engine stops when a write is refused as out of date. A kill between two writes loses nothing: a
-decision is either stored or made again.
+announces, events. The engine stops when a write is refused as out of date. If our process is killed between two
+writes, nothing is lost: a decision is either stored or made again.
 """
 
 from enum import StrEnum

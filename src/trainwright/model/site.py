@@ -65,7 +65,7 @@ class SizingRules(Struct, frozen=True, gc=False):
 
 
 class Endpoints(Struct, frozen=True, gc=False):
-    """Replicas of one role whose addresses pods contain: their name prefix, number and ports."""
+    """The replicas of one role, if pods contain the addresses of these replicas: name prefix, number and ports."""
 
     stem: str
     replicas: int
@@ -107,7 +107,7 @@ class Site(Struct, frozen=True):
     names_resolve: bool = True
     #: Reserved hosts, by job and replica name.
     hosts: Mapping[tuple[Key, str], str] = MappingProxyType({})
-    #: Reserved ports, by job, replica name and the port that its kind would use.
+    #: Reserved ports, by job, replica name and normal port: the port that the kind uses if names resolve.
     ports: Mapping[tuple[Key, str, int], int] = MappingProxyType({})
 
     @property
@@ -120,5 +120,5 @@ class Site(Struct, frozen=True):
         return name if self.names_resolve else self.hosts.get((job, name), name)
 
     def port(self, job: Key, name: str, port: int) -> int:
-        """Return the port of the replica with this name, if its kind uses `port`."""
+        """Return the real port of the replica with this name: the port reserved for `port`, or `port` itself."""
         return port if self.names_resolve else self.ports.get((job, name, port), port)
