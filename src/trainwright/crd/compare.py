@@ -39,7 +39,7 @@ class PrunedField(Struct, frozen=True, order=True):
 
 
 def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedField]:
-    """The fields of an object with the schema `wanted` that a server with the schema `installed` would not keep."""
+    """The fields in the schema `wanted` that an API server would drop or refuse, if it uses the schema `installed`."""
     if path and (refused := _refusal(wanted, installed)):
         yield PrunedField(path, refused)
     known = installed.get("properties") or {}
@@ -167,7 +167,7 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
     serves: tuple[str, ...] = ()
     #: Versions that would not be served any more after an install.
     vanish: tuple[str, ...] = ()
-    #: Versions of stored objects that our CRD lacks. Because of such a version the API server refuses an install.
+    #: Versions of stored objects that are not in our CRD. If there is one, the API server refuses an install.
     stored: tuple[str, ...] = ()
     #: Fields of the installed schema that an install would drop from stored objects.
     pruned: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ def _has_ledger(definition: Body, version: str) -> bool:
 
 
 def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, ...]:
-    """The paths of fields that a version of our CRD would drop. Refused fields are left out: they stay readable."""
+    """The paths of fields that our CRD would drop. Fields with refused values are left out: they can still be read."""
     found: dict[str, None] = {}
     for version in ours:
         lost: Iterable[PrunedField] = losses(schema_of(definition, version), schema_of(wanted, version))

@@ -2,8 +2,8 @@
 """CustomResourceDefinitions and their structural OpenAPI v3 schemas, generated from the wire types of the kinds.
 
 The generator reads the annotations directly, because `msgspec.inspect` sorts the values of a `Literal` and readers
-expect the order in the source. Schemas contain no references. If null means the same as no field, the field is not
-nullable, because the API server then removes the null.
+expect the order in the source. Schemas contain no references. A field that may be absent is not nullable: null
+means the same as no field, and the API server removes a null from a field that is not nullable.
 """
 
 import re

@@ -27,7 +27,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 class MalformedError(ManifestError):
     """Text that is not a manifest: `where` is FILE[:LINE[:COLUMN]], `what` is the reason.
 
-    `document` counts from 1, as in `Document`; 0 means that the reason is not in one of the documents.
+    `document` counts from 1, as in `Document`; 0 means that the error belongs to no document.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Builder:
         return self._copy(node[0], event, depth), node[1]
 
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
-        """Copy the value of an anchor, so that a later change of one place does not change the others."""
+        """Copy the value of an anchor for an alias, so that a later change of one copy does not change the others."""
         self._check_limits(event, depth)
         if isinstance(value, dict):
             return {key: self._copy(inner, event, depth + 1) for key, inner in value.items()}
@@ -214,7 +214,7 @@ def _line(event: Any) -> int:
 
 
 def _merged(body: dict[str, Any], marks: dict[str, Mark], sources: list[Node]) -> dict[str, Any]:
-    """Add the keys of merged mappings. A key that the mapping itself has wins."""
+    """Add the keys of the mappings in `sources`. If `body` already has a key, its own value stays."""
     for source, (_, lines) in sources:
         for key in source:
             if key not in body:
