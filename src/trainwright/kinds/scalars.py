@@ -178,7 +178,7 @@ def with_defaults(document: dict[str, Any], defaults: Mapping[str, str]) -> dict
 
 
 def _with_default(part: Any, steps: list[str], value: str) -> Any:
-    """A mapping with the default at the end of the steps."""
+    """The part with the default at the path `steps` inside it; a part that is not a mapping stays as it is."""
     if not isinstance(part, dict):
         return part
     step, *rest = steps
@@ -213,7 +213,7 @@ Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest. The garbage collector tracks them, because they hold the user's dicts."""
+    """Base of the parts of a manifest. They hold the user's dicts, so the garbage collector must track them."""
 
 
 class Manifest(Struct, Generic[SpecT, StatusT], frozen=True, rename="camel"):
@@ -241,7 +241,7 @@ def doc(text: str) -> Meta:
 
 
 def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
-    """Check the name of a job. It becomes part of the names of `hosts`; names of services start with a letter."""
+    """Check the name of a job. `hosts` says what gets this name; the name of a service must start with a letter."""
     path, letter = "metadata.name", hosts == "services"
     if not name:
         yield Problem(path, "a job needs a name")
@@ -254,7 +254,7 @@ def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
 
 
 def check_replica_names(job: str, role: str, replicas: int, path: str, also: str = "") -> Iterator[Problem]:
-    """Check the longest name of a replica; `also` is a text about what users may shorten besides the job's name."""
+    """Check the longest name of a replica. `also` extends the advice "shorten metadata.name", as in " or the type"."""
     longest = Key("", job).replica_name(role, max(replicas - 1, 0))
     if len(longest) > MAX_NAME_LENGTH:
         message = f"the replica's name {longest!r} has {len(longest)} characters; at most {MAX_NAME_LENGTH} are allowed"

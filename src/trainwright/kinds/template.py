@@ -101,7 +101,7 @@ def read(template: Body, path: str, found: DecodeProblems) -> Body:
 
 
 def templates(part: object, path: str) -> Iterator[Place]:
-    """Every mapping called `template` in the manifest. The recursion is safe: the reader limits the depth."""
+    """Every mapping called `template` in the manifest. The recursion is safe: the parser has limited the depth."""
     if isinstance(part, dict):
         for key, inner in part.items():
             if key == "template" and isinstance(inner, dict):
@@ -115,7 +115,7 @@ def templates(part: object, path: str) -> Iterator[Place]:
 
 @cache
 def _type(spelling: str) -> inspect.Type:
-    """A type as `podtable` spells it, as a type that `decode` can walk."""
+    """Translate the spelling of a type in `podtable` to a type that `decode` can walk."""
     if spelling in _SCALARS:
         return _SCALARS[spelling]
     if spelling.startswith("["):
@@ -165,7 +165,7 @@ def pod_spec(template: Body) -> Body:
 
 
 def entries(body: Any, key: str, path: str) -> Iterator[Place]:
-    """The mappings in the list under `key`, each with its path. The body is at `path` and may have any shape."""
+    """The mappings in the list `body[key]`, each with its path. `path` is the path of `body`. Any shape is allowed."""
     listed = _mapping(body).get(key)
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(entry, dict):
@@ -296,7 +296,7 @@ def _mounts(container: Body, path: str, volumes: dict[str, Place]) -> Iterator[P
 
 
 def _shared_memory(container: Body, path: str, volume: Body) -> Iterator[Problem]:
-    """Warn if /dev/shm is larger than the memory limit: it counts against the limit, and the kernel kills the pod."""
+    """Warn if /dev/shm is larger than the memory limit. Its content counts as memory, so the kernel kills the pod."""
     empty = _mapping(volume.get("emptyDir"))
     memory = _mapping(_mapping(container.get("resources")).get("limits")).get("memory")
     size, limit = quantity(empty.get("sizeLimit")), quantity(memory)

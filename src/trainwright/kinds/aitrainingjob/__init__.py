@@ -44,7 +44,7 @@ def translate(job: AITrainingJob) -> Job:
 
 
 def _remarks(spec: AITrainingJobSpec) -> tuple[tuple[str, str], ...]:
-    """The warning for replica types without a container whose name begins with the prefix."""
+    """The warning about replica types in which no container has a name that begins with `aitj-`."""
     mains = [(name, main_containers(one.template)) for name, one in policies.ordered(spec)]
     unmarked = [f"{name}: {found[0]['name']}" for name, found in mains if found and not has_prefix(found[0])]
     text = f"no container is called {PREFIX}…, so the first one counts, with all its ports ({', '.join(unmarked)})"
@@ -52,7 +52,7 @@ def _remarks(spec: AITrainingJobSpec) -> tuple[tuple[str, str], ...]:
 
 
 def adopted_ledger(status: AITrainingJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended; an ended job keeps its phase."""
+    """The ledger for a status without our ledger; if the job has ended, with the result and the phase in the status."""
     if status.phase not in FINAL_PHASES:
         return status.trainwright
     result = "Succeeded" if status.phase == "Succeed" else "Failed"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of an AITrainingJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of an AITrainingJob, the same checks as CEL rules, and patches for `suspend` and `scale`.
 
 The original controller checked nothing; jobs on which it would fail or wait for ever get an error or warning here. With
-the CEL rules, an API server refuses an invalid job without a webhook; a test compares their verdict with `check`. The
-rules use only CEL that every server since 1.29 has. They cannot check pod templates and exit codes, because the schema
-accepts any value there.
+the CEL rules, an API server refuses an invalid job without a webhook. A test compares the results of the rules with the
+results of `check`. The rules use only CEL that every server since 1.29 has. The rules cannot check pod templates and
+exit codes, because the schema accepts any value there.
 """
 
 import re
@@ -152,7 +152,7 @@ def _variable_size(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -
 
 
 def _all_ports(template: Body) -> tuple[int, ...]:
-    """The main ports; none for a template of a wrong shape, which has its own error."""
+    """The main ports of a template; empty if its shape is wrong, because another check reports the shape."""
     try:
         return main_ports(template)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -160,7 +160,7 @@ def _all_ports(template: Body) -> tuple[int, ...]:
 
 
 def _template(template: Body, path: str) -> Iterator[Problem]:
-    """Check a template, which may have any shape; `template` reports a wrong shape."""
+    """Check a template. It may have any shape: the module `template` reports a wrong shape."""
     spec = pod_spec(template)
     containers = [*entries(spec, "containers", f"{path}.spec")]
     for place, one in containers:
@@ -177,7 +177,7 @@ def _template(template: Body, path: str) -> Iterator[Problem]:
 
 
 def _ports(container: Body, path: str) -> Iterator[Problem]:
-    """Warn about a main container if its peers learn none of its ports."""
+    """Warn if a main container has only ports without the prefix: its peers do not learn such ports."""
     given = [port for _, port in entries(container, "ports", path)] if has_prefix(container) else []
     if given and not any(has_prefix(port) for port in given):
         names = ", ".join(str(port.get("name", "one without a name")) for port in given[:8])

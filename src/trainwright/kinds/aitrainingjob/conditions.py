@@ -62,7 +62,7 @@ class ConditionHistory(Struct):
 
 
 def put(conditions: Conditions, kind: str, message: str, now: Time) -> Conditions:
-    """The history with this phase at its end; if that is the current phase, only its message changes."""
+    """The history with this phase at its end. If the last phase already is this phase, only its message changes."""
     last = conditions[-1] if conditions else None
     when, reason = rfc3339(now), f"TrainingJob{kind}"
     if last is None or (last.type, last.status, last.reason) != (kind, TRUE, reason):
@@ -114,7 +114,7 @@ def _run(history: ConditionHistory, old: AITrainingJobStatus, job: Job, status: 
         history.put("Restarting", _restarting_text(job, history.restarting))
         history.restarting = ""
     elif resized := _resized_text(before, ledger):
-        # The resize also restarts the pods of an earlier restart.
+        # The resize restarts the pods anyway, so an earlier restart that is not complete is not reported any more.
         history.restarting = ""
         history.put("Restarting", resized)
     if runs:
@@ -249,7 +249,7 @@ def _total(ledger: Ledger, name: str) -> int:
 
 
 def _resized_text(before: Ledger, after: Ledger) -> str:
-    """Which replica types restart because of a new size, and why if the user did not ask for it."""
+    """Which replica types restart because of a new size; if the controller chose the size, the text says why."""
     known = {one.name: one for one in before.roles if one.size >= 0}
     pairs = [(known.get(one.name, one), one) for one in after.roles if one.size >= 0]
     return brief("; ".join(_scaled_text(old, new) for old, new in pairs if old.size != new.size), LONGEST_TEXT)
@@ -261,7 +261,7 @@ def _scaled_text(old: RoleLedger, new: RoleLedger) -> str:
 
 
 def _restarting_text(job: Job, name: str) -> str:
-    """What restarts, after the old pods are gone."""
+    """The message after the old pods are gone: it says which pods restart now."""
     role = _role(job, name)
     scope = role.restart.scope if role is not None else RestartScope.POD
     if scope is RestartScope.JOB:
@@ -307,7 +307,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
             message = _restart_text(job.ledger, status.ledger)[1] or message
         case JobEnded(outcome):
             reason = _final_phase(outcome)
-            # For a requested end, the default message has the annotation's name too; the condition has only its value.
+            # If an annotation ended the job, keep the default message: it has the annotation's name and its value.
             if outcome.reason is not Reason.EXTERNAL:
                 message = _ended_text(job, status.ledger, outcome)
         case JobStep() | Resized():

@@ -89,9 +89,9 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
 
 
 def _peers(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
-    """The lists of peers if names do not resolve: each replica has its own address and ports, which only HOSTS lists.
+    """The lists of peers if names do not resolve. Then each replica has other ports, and only HOSTS lists all of them.
 
-    PORTS of the replica's own type has its own ports; PORTS of another type has the ports of the first replica.
+    PORTS has the ports of one replica: for the pod's own type, of the pod itself; for another type, of replica 0.
     """
     found: Pairs = ()
     for name, count, ports in sizes:

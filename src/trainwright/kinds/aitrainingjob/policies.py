@@ -42,7 +42,7 @@ _CAUSES: Mapping[str, tuple[frozenset[CauseKind], bool]] = {
 _SCOPES = {"All": RestartScope.JOB, "Replica": RestartScope.ROLE, "Pod": RestartScope.POD}
 _WHICH: Mapping[str, Which | tuple[int, ...]] = {"Any": Which.SOME, "Rank0": (0,), "All": Which.EVERY}
 _OF_JOB: Mapping[str, Callable[[tuple[Rule, ...]], Rule]] = {"Any": AnyOf, "All": AllOf}
-#: The value that keeps pods, and its name in the README of the original controller.
+#: Two spellings of the policy that keeps pods; the second is only in the README of the original controller.
 KEEPS = ("None", "CleanPodPolicyNone")
 #: Annotations that end a job; if a job has several, the first of these decides.
 ENDINGS = ("Preempted", "Failed", "NodeFail", "Timeout", "Succeed")
@@ -67,7 +67,7 @@ def failure(spec: AITrainingJobSpec) -> Rule:
 
 
 def _rule(policy: str, of_types: Mapping[str, str], result: Result) -> Rule:
-    """The job's policy over the results of its replica types. None never decides; Rank0 decides only within a type."""
+    """Combine the types' policies by the job's policy. `None` never decides; `Rank0` works only as a type's policy."""
     rules = tuple(Atom(name, _WHICH[one], result) if one in _WHICH else NEVER for name, one in of_types.items())
     return _OF_JOB[policy](rules) if policy in _OF_JOB else NEVER
 

@@ -38,7 +38,7 @@ def translate(job: GenericJob) -> Job:
 
 
 def adopted_ledger(status: GenericJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended."""
+    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
     if status.phase not in ("Succeeded", "Failed"):
         return status.trainwright
     times = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a PaddleJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of a PaddleJob, the same checks as CEL rules, and the patches of `suspend` and `scale`.
 
 The original controller checked nothing, and manifests with unknown values exist: they run as before, with a warning.
-Only jobs that cannot work are refused. With the CEL rules, an API server refuses such a job without a webhook; a test
-compares their verdict with `check`. They cannot check pod templates, because the schema accepts any template.
+Only jobs that cannot work are refused. With the CEL rules, an API server refuses such a job without a webhook. A test
+compares the results of the rules with the results of `check`. The rules cannot check pod templates, because the schema
+accepts any template.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ SHARED = (
 
 
 def _template(body: Body, path: str, *, host_network: bool) -> Iterator[Problem]:
-    """Check a template, which may have any shape; `template` reports a wrong shape."""
+    """Check a template. It may have any shape: the module `template` reports a wrong shape."""
     spec = pod_spec(body)
     yield from _containers([*entries(spec, "containers", f"{path}.spec")], f"{path}.spec.containers")
     yield from _restart_policy(spec.get("restartPolicy"), f"{path}.spec.restartPolicy")

@@ -75,7 +75,7 @@ def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
 
 
 def adopted_ledger(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended."""
+    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
     ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
     if not ends:
         return status.trainwright
@@ -116,7 +116,7 @@ TFJOB = Kind(
     scale=scale,
     cel=CEL_RULES,
     versions=VERSIONS,
-    # Running becomes true with the first leading replica. When all replicas run, the status is stored at once anyway.
+    # Running is true once a leading replica runs. This write may wait: when all replicas run, we write at once anyway.
     deferrable=("Running",),
     phase_of=phase_of,
     event=event,

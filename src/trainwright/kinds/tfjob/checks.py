@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a TFJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of a TFJob, the same checks as CEL rules, and the patches of `suspend` and `scale`.
 
-The checks refuse what the original controller's webhook refuses, and also jobs that this webhook accepts although they
-cannot work: unknown or duplicate types, and names that a service cannot have. With the CEL rules, an API server refuses
-an invalid job without a webhook; a test compares their verdict with `check`. The rules use only CEL that every server
-since 1.29 has. They cannot check pod templates, because the schema accepts any template.
+The checks refuse what the original controller's webhook refuses. They also refuse jobs that this webhook accepts, but
+that cannot work: unknown or duplicate types, and names that a service cannot have. With the CEL rules, an API server
+refuses an invalid job without a webhook. A test compares the results of the rules with the results of `check`. The
+rules use only CEL that every server since 1.29 has. They cannot check pod templates: the schema accepts any template.
 """
 
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ def _replicas(job: TFJob) -> Iterator[Problem]:
 
 
 def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
-    """Check a template, which may have any shape; `template` reports a wrong shape."""
+    """Check a template. It may have any shape: the module `template` reports a wrong shape."""
     spec = pod_spec(one.template)
     containers = [*entries(spec, "containers", f"{path}.spec")]
     names = [str(container.get("name")) for _, container in containers]
@@ -177,7 +177,7 @@ _SPELLINGS = {name: name.lower() for name in TYPES} | {"Evaluator": "eval(uator)
 
 
 def _named(pattern: str) -> str:
-    """CEL: the keys that match the pattern in any case."""
+    """CEL: the keys that match the pattern, in upper or lower case."""
     return f"{_CEL_SPECS}.filter(t, t.matches('^(?i)({pattern})$'))"
 
 

@@ -80,7 +80,7 @@ class _ConditionList:
 
 
 def put(conditions: Conditions, new: JobCondition) -> Conditions:
-    """The list with this condition in it."""
+    """The list with the new condition at its end; unchanged after Failed, and for an equal status and reason."""
     if holds(conditions, "Failed"):
         return conditions
     old = next((one for one in conditions if one.type == new.type), None)
@@ -100,7 +100,7 @@ def holds(conditions: Iterable[JobCondition], kind: str) -> bool:
 
 
 def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -> None:
-    """Set Restarting while a failed pod exists or its replacement waits; then Running once a leading replica runs."""
+    """Set Restarting if a pod is replaced; it stays while failures are left. Otherwise set Running if a leader runs."""
     restarted = _restarted_type(before, status.ledger)
     if restarted:
         conditions.put("Restarting", _restarting_text(job, restarted))

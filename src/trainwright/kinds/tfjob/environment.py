@@ -38,7 +38,7 @@ def sizes_of(job: Job) -> Sizes:
     """The roles that `TF_CONFIG` lists; none for a job with a single replica, which needs no `TF_CONFIG`."""
     if sum(role.replicas for role in job.roles) == 1:
         return ()
-    # TensorFlow uses worker 0 as the chief only if the cluster has no chief entry, not even an empty list.
+    # Omit a chief without replicas: TensorFlow uses worker 0 as the chief only if there is no entry for a chief.
     listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
     return tuple((role.name, role.replicas, _port_of(role)) for role in listed)
 

@@ -173,7 +173,7 @@ def leading_type(spec: TFJobSpec) -> str:
 _DEFAULTS, RESTART_POLICY = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
 VERSIONS = (
     Version("v1", {_DEFAULTS: "v1", RESTART_POLICY: "Never"}),
-    # Always, as the design document of v1alpha2 says, although its first release restarted nothing.
+    # The design document of v1alpha2 says Always, although the first release of v1alpha2 restarted nothing.
     Version("v1alpha2", {_DEFAULTS: "v1alpha2", RESTART_POLICY: "Always"}),
 )
 
