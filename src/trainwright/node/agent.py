@@ -32,7 +32,8 @@ from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_task
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
-#: Maximum number of searches for processes to kill. The next search finds a process that was forked during a search.
+#: The agent searches for processes to kill at most this many times. If a process forks during one search, the next
+#: search finds the new process.
 _MAX_KILL_ROUNDS = 10
 
 
@@ -70,7 +71,7 @@ class Agent:
         #: Tasks that remove pods whose objects are gone. A new pod of the same name waits for the task of the old pod.
         self._removing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Tasks that watch the supervisor. They run until the link is closed, since `stop` waits for the supervisor.
+        #: Tasks that watch the supervisor. `stop` ends them last, since the supervisor can hang during `stop`, too.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
         #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
@@ -129,7 +130,7 @@ class Agent:
         if remove:
             try:
                 await self.node.remove()
-            except ForbiddenError as error:  # API servers forbid this to nodes, because it would remove taints
+            except ForbiddenError as error:  # API servers forbid a node to delete its Node and so its taints
                 name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
@@ -181,7 +182,7 @@ class Agent:
                 others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
                 refusal = admission_refusal(pod, others, settings)
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
-        except (LookupError, TypeError, AttributeError) as error:  # an API server would have refused such a pod
+        except (LookupError, TypeError, AttributeError) as error:  # an API server refuses malformed pods
             self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
 
     def _remove(self, uid: str) -> None:
@@ -265,7 +266,7 @@ def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings
 
 
 def _unsupported(spec: Body, *, sandboxed: bool) -> str:
-    """The first field of the pod that this agent does not support; empty if the agent supports all fields."""
+    """The error about the first field that this agent does not support; empty if the agent supports all fields."""
     for index, container in enumerate(spec.get("initContainers") or ()):
         if container.get("restartPolicy") == "Always":
             path = f"spec.initContainers[{index}].restartPolicy"
@@ -283,7 +284,7 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
 
 
 def _wrong_user(spec: Body, user: int) -> str:
-    """The first field of the pod that asks for a user other than `user`, who runs all processes here; empty: none."""
+    """The error if a pod must run as another user; empty if not. All processes of this node run as `user`."""
     pod_context = spec.get("securityContext") or {}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):

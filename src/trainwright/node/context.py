@@ -120,7 +120,7 @@ class StatusWriter:
                 return
 
     async def _is_replaced(self, report: StatusReport) -> bool:
-        """After a conflict: whether the pod is gone or replaced by a new pod of its name. If not, write again."""
+        """Whether the pod is gone or replaced by a new pod of its name. If not, `_write` writes the status again."""
         try:
             found = await self._cluster.get(_PODS, report.key)
         except NotFoundError:

@@ -65,8 +65,8 @@ _MAX_NAME_PART = 200
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
 #: If a request is not approved after this time, no rule approves it, and the agent logs how to approve it by hand.
 _APPROVAL_RULE_SECONDS = 3.0
-#: The agent renews a certificate after this part of its lifetime, plus a random part up to the second value. Because of
-#: the random part, machines that were set up at the same time send their requests at different times.
+#: The agent renews a certificate after a part of its lifetime: the first value plus a random number up to the second
+#: value. The random number is different on each machine, so that machines do not send their requests at the same time.
 _RENEWAL_PART, _RENEWAL_JITTER = 0.7, 0.1
 #: The pause after a failed renewal doubles from the first to the second value.
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
@@ -90,7 +90,7 @@ class NodeIdentity:
 
     def __init__(self, folder: Path, node: str, clock: Clock) -> None:
         self.node, self.user = node, user_of(node)
-        #: With this file, later starts need no --bootstrap-kubeconfig. `kubectl --kubeconfig` accepts it, too.
+        #: The agent writes this file. Later starts read it and need no --bootstrap-kubeconfig. kubectl can use it, too.
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder / "pki"
         self._certificate = self._folder / "client.pem"
@@ -257,7 +257,8 @@ class NodeIdentity:
     async def _until_due(self) -> float:
         """Wait until the certificate must be renewed. Returns the time at which it expires, in seconds since 1970."""
         found = await asyncio.to_thread(validity, self._certificate)
-        # Signers set `begins` some minutes too early, for machines with a slow clock. The file's time is more exact.
+        # Signers set `begins` to some minutes before the signing, since the clock of a machine may be slow. The time at
+        # which the agent wrote the file is closer to the time of the signing.
         stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
         begins = max(found.begins, min(stored, found.ends))
         due = begins + (found.ends - begins) * self._renewal_part

@@ -111,9 +111,10 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def variables(subject: EnvironmentInput) -> dict[str, str]:
-    """The variables of `envFrom`, `overrides` and `env`, in this order: a later value replaces an earlier value.
+    """The variables of a container: first from `envFrom`, then from `overrides`, then from `env`.
 
-    Exception: `env` cannot replace a variable of `overrides`. The values of `env` can refer to all earlier variables.
+    `overrides` replaces variables of `envFrom`. `env` replaces variables of `envFrom`, but not of `overrides`. A value
+    in `env` can refer to all variables before it.
     """
     found: dict[str, str] = {}
     for index, source in enumerate(subject.container.get("envFrom") or ()):

@@ -5,7 +5,8 @@ When the first container of a pod starts, the hosts file has all names that exis
 bind-mounted into pods, so the agent rewrites them in place: a pod would not see a new file of the same name.
 
 An agent that replaces a kubelet must not read the pods of other nodes. It reads the addresses of these pods from
-EndpointSlices, which list all pods of a Service. So the files have the names that the DNS of Kubernetes resolves.
+EndpointSlices, which list all pods of a Service. So, as in DNS, a pod of another node has a name only if a Service
+includes the pod.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class PodHost(Struct, frozen=True, gc=False):
     labels: Pairs = ()
     hostname: str = ""
     subdomain: str = ""
-    #: Whether services include the pod.
+    #: Whether the pod is ready. If not, only services with `includes_unready` include the pod.
     ready: bool = True
 
 
@@ -61,7 +62,7 @@ class Endpoint(Struct, frozen=True, gc=False):
     service: str
     pod: str
     address: str
-    #: The pod's hostname, if the service is its subdomain.
+    #: The pod's `spec.hostname`; empty if this service is not the pod's `spec.subdomain`.
     hostname: str = ""
     ready: bool = True
 
@@ -116,7 +117,7 @@ def _name_forms(name: str, namespace: str, own: str) -> str:
 
 
 def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], list[PodHost]]:
-    """The pods by namespace and label, for the given label keys."""
+    """The pods by namespace, label key and label value. Labels whose key is not in `keys` are left out."""
     index: dict[tuple[str, str, str], list[PodHost]] = defaultdict(list)
     for pod in pods:
         for key, value in pod.labels:
@@ -193,9 +194,9 @@ class HostsFiles:
         await end_tasks(*self._tasks, self._write_task)
 
     async def file_for(self, pod: Body, address: str = "") -> str:
-        """Wait until the pod's hosts file has all names that are older than this version of the pod. Returns its path.
+        """Wait until the hosts file has every name that existed when this version of the pod was written.
 
-        `address` is the pod's address, if the pod object does not have it.
+        Returns the path of the file. `address` is the pod's address, if the pod object does not have it.
         """
         meta = pod["metadata"]
         if address:
@@ -243,7 +244,7 @@ class HostsFiles:
         self._next_write_at = loop.time() + pause
 
     async def _list_services(self) -> None:
-        """List the services, because their watch can be late, or can have no event with the version that is needed."""
+        """List the services to get a newer version at once. Their watch is silent as long as no service changes."""
         try:
             self._services_listed(await self._cluster.list(SERVICES.whole()))
         except ApiError as error:
@@ -272,9 +273,10 @@ class HostsFiles:
         self._set(self._pods, key, host)
 
     def _address_and_ready(self, pod: Body) -> tuple[str, bool]:
-        """A pod's address (empty: no address), and whether services include the pod.
+        """A pod's address (empty: no address), and whether the pod is ready.
 
-        In the embedded engine the address is reserved before the pod starts. From then on, the pod's names resolve.
+        In the embedded engine the address is reserved before the pod starts, and every pod counts as ready here. So the
+        names of a pod resolve even before the pod starts.
         """
         meta, status = pod["metadata"], pod.get("status") or {}
         if not self._settings.kubelet:

@@ -31,8 +31,9 @@ _SIDECAR = "Always is not supported: an init container must end before the next 
 _HOOK_NOT_SUPPORTED = "{}: only exec and sleep hooks are run on this node"
 #: Fields of a pod that have no effect on this node.
 _IGNORED_FIELDS = ("hostAliases", "securityContext", "dnsConfig")
-#: Exit codes of a shell if a program cannot be executed or is not found, and of a runtime for any other error.
+#: Exit codes, as in a shell, if a program cannot be executed (126) or is not found (127).
 _CANNOT_RUN_CODES = (126, 127)
+#: The exit code, as in a container runtime, if a container cannot be started for another reason.
 _START_ERROR_CODE = 128
 #: After a failed renewal of tokens, the agent waits for the usual interval divided by this number.
 _RETRY_DIVISOR = 10
@@ -85,7 +86,7 @@ async def _open_pod(pod: PodState) -> None:
             raise _DevicesBusyError(f"the requested devices ({wanted}) are not free on this node")
         pod.devices = devices
     request = await _open_request(pod)
-    pod.opened = True  # set before the answer, since a worker that is cancelled meanwhile must close the pod
+    pod.opened = True  # set before the request: if the worker is cancelled during the request, the pod is closed
     try:
         await context.link.open(request)
     except SupervisorRefused:
@@ -300,7 +301,7 @@ def release_resources(pod: PodState) -> None:
 
 
 def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
-    """Allow the supervisor to forget how these containers ended, since the pod status tells that."""
+    """Allow the supervisor to forget how these containers ended, because the agent no longer needs this information."""
     for container in containers:
         if container.id:
             pod.context.link.forget({"container": container.id})

@@ -72,7 +72,7 @@ class ContainerEnd(Struct, frozen=True, gc=False):
 
 
 def read_ends(folder: Path) -> dict[str, ContainerEnd]:
-    """How containers ended, by container ID, from the journal of the supervisor. Some ends may be new to the agent."""
+    """The ends in the supervisor's journal, by container ID. The agent may have received no event for some of them."""
     known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
     return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
 
@@ -104,7 +104,7 @@ class SupervisorLink(asyncio.Protocol):
         self.folder = folder
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
-        #: By container ID: the function to call at its end. Set it before `start`, since a container may end at once.
+        #: The function to call when a container ends, by container ID. Set it before `start`: the end may come at once.
         self.on_ended: dict[str, Callable[[ContainerEnd], None]] = {}
         self.alive = True
         #: The ends in the journal of the previous supervisor, by container ID.
@@ -175,7 +175,7 @@ class SupervisorLink(asyncio.Protocol):
         self._send_request("kill", container)
 
     def forget(self, container: ContainerRequest) -> None:
-        """Allow the supervisor to forget how a container ended, since the pod status tells that."""
+        """Allow the supervisor to forget how a container ended, because the agent no longer needs this information."""
         self._send_request("forget", container)
 
     def ping(self) -> asyncio.Future[Done]:
@@ -183,7 +183,7 @@ class SupervisorLink(asyncio.Protocol):
         return self._request("ping", {}, _done)
 
     async def close(self) -> None:
-        """Close the connection. If the supervisor must not outlive the agent, it ends with its pods; wait for that."""
+        """Close the connection. Wait until the supervisor has ended, unless the settings let it outlive the agent."""
         self._closing = True
         if self._transport is not None:
             self._flush()

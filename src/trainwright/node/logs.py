@@ -116,7 +116,7 @@ async def _new_data(path: str, fd: int, live: Callable[[], bool]) -> AsyncGenera
 
 def _is_rotated(path: str, fd: int) -> bool:
     try:
-        return not os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - as for the descriptor
+        return not os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - to match `os.fstat`
     except FileNotFoundError:
         return False
 
@@ -178,7 +178,7 @@ def remove_stale_files(folder: Path, present: Collection[str]) -> None:
     known = {uid[:UID_PREFIX_LENGTH] for uid in present}
     for log in folder.glob("logs/*/*"):
         if log.name.partition("-")[0] not in known:
-            with suppress(OSError):  # the entry can be a folder, which is no log of ours
+            with suppress(OSError):  # `unlink` fails for a folder; the agent made no folder here
                 log.unlink()
     for logs in folder.glob("logs/*"):
         with suppress(OSError):

@@ -16,7 +16,7 @@ from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet, inventory
 from trainwright.node.requests import PODS
 
-#: A limit of at least this size means "no limit", for which version 1 writes the largest number of whole pages.
+#: A memory limit of at least this size means "no limit". Version 1 has no word for that: it writes a very large number.
 _NO_LIMIT_BYTES = 2**60
 
 
@@ -36,7 +36,7 @@ def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of the groups above it, in every hierarchy with this controller."""
-    paths: dict[str, str] = {}  # version 2 has one path for all controllers, with an empty name
+    paths: dict[str, str] = {}  # path by controller; version 2 has one path for all controllers, with the key ""
     for line in _lines(root / "proc/self/cgroup"):
         _, names, path = line.split(":", 2)
         paths |= dict.fromkeys(names.split(","), path)

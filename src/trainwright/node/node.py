@@ -31,7 +31,7 @@ _NETWORK_HOLDER_KILLED = (
     "the process that holds the network of this machine's nodes was killed: pods continue to run, but agents that start"
     " from now on get another network, which the pods of this agent do not reach; restart all agents to repair this"
 )
-#: Seconds that a device stays leased after its pod has ended: the supervisor unlocks the device within this time.
+#: A device stays leased for this many seconds after the end of its pod. The supervisor unlocks it within this time.
 _DEVICE_LINGER_SECONDS = 1.0
 
 
@@ -69,7 +69,7 @@ class LocalNode:
         if sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._member = member = await asyncio.to_thread(join, network)
-        # The process that holds the network has sent a notice if pods cannot reach addresses outside this machine.
+        # If there are notices of the network, they say why pods cannot reach addresses outside this machine.
         self._settings = replace(
             self._settings,
             runtime="sandbox",

@@ -29,7 +29,8 @@ from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFa
 from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
-#: Maximum size of a termination message: bytes of the message file, or bytes and lines of the end of the log.
+#: Limits of a termination message. The first limit is for the message file. If the message is the end of the log, the
+#: other two limits apply.
 _MESSAGE_BYTES = 4096
 _LOG_TAIL_BYTES = 2048
 _LOG_TAIL_LINES = 80
@@ -242,8 +243,8 @@ class PodState:
 
     def _status(self) -> dict[str, Any]:
         settings = self.context.settings
-        failure = self.failure if self.ended else None  # the status shows a failure only after the end
-        # An agent that replaces a kubelet assigns the address later; in the engine, it was reserved before.
+        failure = self.failure if self.ended else None  # shown only after the pod has ended
+        # An agent that replaces a kubelet must assign an address first. The engine has reserved one before the start.
         address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
         policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
         facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
@@ -269,7 +270,7 @@ class PodState:
                 view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
                 self._restore_running(container)
             elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
-                view.state = view.last  # the restart that the container waited for is not counted yet
+                view.state = view.last  # the container waited for a restart, which is not counted yet
 
     def _restore_running(self, container: ContainerRecord) -> None:
         """Record how a container of an earlier agent ended, from the journal of its supervisor, or as unknown."""
@@ -295,7 +296,7 @@ def loop_time() -> float:
 
 def _linux_signal_number(number: int) -> int:
     """Translate a signal number of this platform to Linux, since readers of a status know only Linux numbers."""
-    name = next((one.name for one in signal.Signals if one == number), "")  # empty: a real-time signal
+    name = next((one.name for one in signal.Signals if one == number), "")  # most real-time signals have no name
     return next((known for known, one in SIGNALS.items() if one == name), number)
 
 

@@ -26,7 +26,7 @@ def device_count(container: Body, resource: str) -> int:
 
 
 def pod_device_count(spec: Body, resource: str) -> int:
-    """The number of devices that a pod needs at the same time. Init containers use devices of the main containers."""
+    """The number of devices that a pod needs at the same time. Main containers reuse devices of init containers."""
     inits = max((device_count(container, resource) for container in spec.get("initContainers") or ()), default=0)
     return max(inits, sum(device_count(container, resource) for container in spec["containers"]))
 
@@ -115,7 +115,7 @@ class NodeDevices:
             await asyncio.wait_for(self._freed.wait(), seconds)
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
-        """The variables with a container's devices; empty if it has none, since a missing variable means all."""
+        """The variables that list a container's devices. Without devices they are set to "": unset would mean all."""
         containers = spec["initContainers"] if init else spec["containers"]
         variables: dict[str, str] = {}
         for resource, found in self.by_resource.items():

@@ -21,9 +21,10 @@ _SIZE_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 def asks(spec: Body) -> Amounts:
     """All resources that a pod with this spec requests from its node.
 
-    The requests of containers are added, since containers run at the same time. Init containers run earlier, one after
-    the other, so only their largest request counts. Sidecars (restartPolicy Always) continue to run, so their requests
-    are added, too. Requests of the pod as a whole replace these sums.
+    The main containers run at the same time, so their requests are added. Init containers run earlier, one after the
+    other. The result is the larger number: this sum, or the largest request of an init container. Sidecars (init
+    containers with restartPolicy Always) continue to run, so their requests are added to all later requests. Requests
+    of the pod as a whole (`spec.resources`) replace the result. `spec.overhead` is added at the end.
     """
     total: Amounts = {}
     peak: Amounts = {}
@@ -51,7 +52,7 @@ def requested(resources: Any) -> Amounts:
 
 
 def amounts(quantities: Mapping[str, object] | None) -> Amounts:
-    """The amounts of these quantities."""
+    """Convert quantities of the API (such as `500m`) to amounts."""
     return {name: thousandths(given) for name, given in quantities.items()} if quantities else {}
 
 

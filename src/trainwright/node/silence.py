@@ -13,7 +13,7 @@ from msgspec import Struct
 #: The watcher looks at the process ten times per grace period; the interval stays within these bounds.
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.05, 1.0
 _LOOKS_PER_GRACE = 10
-#: The time before a look counts as at most this many intervals. If it was longer, the watcher itself did not run.
+#: The time between two looks counts as at most this many intervals. During a longer pause, the watcher did not run.
 _MAX_COUNTED_INTERVALS = 2
 #: A process that is silent but not stopped gets this multiple of the grace period, since it may still answer.
 _HUNG_GRACE_FACTOR = 6
@@ -34,9 +34,10 @@ class Liveness(StrEnum):
 
 
 class SilenceLimits(Struct, frozen=True):
-    """The seconds of silence after which a process counts as stopped, hung or not started; seconds between looks."""
+    """The seconds between two looks at a process, and the seconds of silence after which the process counts as dead."""
 
     interval: float
+    #: The limits for a stopped process, for any other process, and for any other process before its first answer.
     stopped: float
     hung: float
     start: float
@@ -84,7 +85,7 @@ def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
     match look.state:
         case "T":
             seconds, stopped = seconds + counted, before.stopped + counted
-        case "R":  # the process may wait for a CPU, and can answer only while it runs
+        case "R":  # the process runs or waits for a CPU: only the time in which it ran counts
             seconds += min(counted, look.cpu)
         case "D":
             blocked += counted

@@ -135,7 +135,7 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
 
 
 def _conditions(own: dict[str, tuple[str, str]], before: dict[str, Body], now: str) -> list[Body]:
-    """The agent's conditions. A condition with a reason is False, except Initialized of a pod that has succeeded."""
+    """The agent's conditions. A reason makes a condition False, but Initialized with PodCompleted stays True."""
     found = []
     for kind, (reason, message) in own.items():
         value = "False" if reason and (reason != "PodCompleted" or kind != "Initialized") else "True"

@@ -92,7 +92,7 @@ def rewrite_projected(subject: VolumeInput) -> None:
 
 
 def shared_memory_size(pod: Body) -> int | None:
-    """The size of the pod's /dev/shm in bytes, if a volume sets it; 0 or None: the machine's default size."""
+    """The size of the pod's /dev/shm in bytes. If no volume sets the size, 0 or None: the supervisor chooses it."""
     spec = pod["spec"]
     sizes = {
         volume["name"]: _size_limit(volume["emptyDir"])
@@ -218,7 +218,7 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
         where = f"{path}.sources[{index}]"
         match part:
             case {"serviceAccountToken": wanted}:
-                # Without service accounts (`trainwright run`) there is no file; the preflight check tells the user.
+                # Without service accounts (`trainwright run`) no token file is written. The preflight check says so.
                 if body := subject.sources.get(token_source(wanted)):
                     name = _inner_path(str(wanted.get("path", "")), f"{where}.serviceAccountToken.path")
                     files[name] = str(body["token"]).encode(), mode

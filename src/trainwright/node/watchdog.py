@@ -5,7 +5,8 @@ The engine watches its agents, and an agent watches its supervisor; `silence` de
 Linux, /proc shows what a silent process does. On other systems, only the time counts.
 
 Fencing kills all processes of a node before its replicas start on another node, since a replica must not run twice.
-Usually a supervisor ends its pods and itself after its agent has ended. If it is stopped, hung or killed, it cannot.
+Usually a supervisor ends its pods and itself after its agent has ended. A supervisor that is stopped, hung or killed
+cannot end its pods.
 """
 
 import asyncio
@@ -118,11 +119,11 @@ async def fence(supervisor: Process, folder: Path, on_stuck: OnStuck) -> None:
     await _kill_until_none(lambda: _kill_pods(supervisor, folder), on_stuck)
     supervisor.send(signal.SIGKILL)
     await _kill_until_none(lambda: [] if supervisor.ended() or supervisor.pidfd < 0 else [supervisor.pid], on_stuck)
-    await _kill_remaining(folder, on_stuck)  # a SIGCONT of another program may have continued it
+    await _kill_remaining(folder, on_stuck)  # if SIGCONT continued the supervisor, some processes may be left
 
 
 def _kill_pods(supervisor: Process, folder: Path) -> list[int]:
-    """Send SIGKILL to all pods. Returns the processes that still run, with the supervisor if it is not stopped yet."""
+    """Stop the supervisor, kill its pods. Returns the processes that still ran, and the supervisor if it still runs."""
     supervisor.send(signal.SIGSTOP)
     if not _HAS_PROC:
         for entry in _running_containers(folder).values():

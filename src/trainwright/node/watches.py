@@ -58,7 +58,7 @@ class ResourceFollower:
             self._wait = min(2 * self._wait, self._delays.max_api_retry)
 
 
-#: If the watch has a newer version of a ConfigMap than a container has read, the container reads again after this time.
+#: If the watch already has a newer ConfigMap than the agent has read for a container, a wait takes only this time.
 _REREAD_DELAY_SECONDS = 0.05
 #: The watch of one ConfigMap ends this many seconds after the last wait, since a container often waits several times.
 _IDLE_WATCH_SECONDS = 30.0
@@ -77,7 +77,7 @@ class ConfigMapWaiter:
         self._woken = asyncio.Event()
 
     async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Wait until one ConfigMap has a version above its known version (0: no object), for at most `seconds`."""
+        """Wait until a ConfigMap is newer than its known version, at most `seconds`. Version 0: it did not exist."""
         if not known:
             await asyncio.sleep(seconds)
             return

@@ -195,7 +195,7 @@ class PodWorker:
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
         if not self.pod.ended:
-            deadline = self.pod.kill_time or 0.0  # if it is None, no container runs any more
+            deadline = self.pod.kill_time or 0.0  # None only if the supervisor was lost: then no container runs
             running = [one for one in self.pod.containers if one.live]
             await asyncio.gather(*(lifecycle.stop_container(self.pod, one, deadline) for one in running))
             self.pod.stopped = True
