@@ -82,7 +82,7 @@ class ApiServer:
         return child
 
     def remove(self, address: Address, grace: int) -> Child | None:
-        """Delete an object; return it if it still exists: a pod on a node stays until its kubelet has stopped it."""
+        """Delete an object; return None. But a pod on a node stays until its kubelet has stopped it: return the pod."""
         child = self.truth[address]
         if not isinstance(child, Pod) or not grace or not child.spec.node_name:
             return self.put(address, None)

@@ -5,7 +5,7 @@ The caller changes the world (`start`, `exit`, `vanish`, `lose_node` …), runs 
 `step(dies_after=n)`), and moves the `clock`. The operator uses the caches and the executor of `runtime`. A watch event
 reaches the caches when the caller calls `deliver`; responses to the operator's writes reach the caches at once. The
 stored ledger is encoded and decoded as JSON, as on a real server. With `defers`, the operator keeps a ledger in memory
-if it need not be stored at once, and loses this ledger when it is killed.
+if the ledger need not be stored at once. An operator that is killed loses this ledger.
 """
 
 from collections.abc import Coroutine
@@ -85,7 +85,7 @@ class World:
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
         self._cluster_cache.jobs.setdefault(self.job.kind, Cache(kind))
         self._executor = Executor(self.server, self._cluster_cache, _SETTINGS, telemetry)
-        self._state = JobState(KINDS[0], self.job.uid)  # the kind does not matter, because only `load` uses it
+        self._state = JobState(KINDS[0], self.job.uid)  # any kind: only `load` uses it, which is not called here
 
     def now(self) -> datetime:
         """The current time: the world is the `Clock` of its operator."""
@@ -173,7 +173,7 @@ class World:
         self._see_job()
 
     def _see_job(self) -> None:
-        """Give the operator the stored job, but with the pending ledger if the operator has one in memory."""
+        """Give the operator the stored job. A pending ledger in the operator's memory replaces the stored ledger."""
         self.seen_job = self.job if self.pending is None else replace(self.job, ledger=self.pending)
         self.seen_version = self.version
 
@@ -311,7 +311,7 @@ class World:
         return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
-        """The gang scheduler admits all pod groups, if it is a scheduler that admits a group before its pods exist."""
+        """The gang scheduler admits all pod groups. Schedulers that admit no group before its pods exist do nothing."""
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
             if gang is not None and gang.admitting_phases and isinstance(child, Extra) and child.status is None:
@@ -336,7 +336,7 @@ class World:
         if self.nodes is None or not node:
             return False
         known = self.nodes.get(node)
-        # A node that does not exist is not dead here, because the pod garbage collector removes its pods.
+        # If the node does not exist, it does not count as dead: the pod garbage collector removes its pods.
         return known is not None and not known.ready
 
     def lose_node(self, name: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Foreign processes, which no run has started, on the GPUs of this run. They use memory and time that its pods need.
+"""Foreign processes on the GPUs of this run: no run has started them. They take memory and time from our pods.
 
 A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists such programs.
 """
@@ -36,7 +36,7 @@ class ForeignProcess(Struct, frozen=True):
 
 
 def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: LeaseFolder) -> list[ForeignProcess]:
-    """The processes on these GPUs that descend from no holder of a lease. The driver may need seconds to answer."""
+    """The processes on these GPUs that are no descendants of a lease holder. The driver may need seconds to answer."""
     indexes = {uuid: index for index, uuid in listed_gpus(environment)}
     wanted = set(devices)
     found = []

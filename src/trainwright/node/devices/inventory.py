@@ -40,9 +40,9 @@ def numbered(count: int) -> tuple[str, ...]:
 
 
 def inventory(given: Mapping[str, DeviceSet], environment: Mapping[str, str] | None = None) -> dict[str, DeviceSet]:
-    """All devices of this machine: the given devices, and the GPUs that the driver lists unless `given` has GPUs.
+    """All devices of this machine: the devices in `given`, and the driver's GPUs if GPUs are not in `given`.
 
-    The driver's answer may take a second. A caller that needs no GPU gives an empty set of GPUs to avoid this time.
+    The driver's answer may take a second. To avoid this wait, a caller that needs no GPU gives an empty set of GPUs.
     """
     found = dict(given)
     if GPU not in found:

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from trainwright.errors import EngineError
 
-#: The environment variable with the path of another folder, for example of a folder that several containers share.
+#: This environment variable replaces the default folder, for example by a folder that several containers share.
 FOLDER_VARIABLE = "TRAINWRIGHT_LEASES"
 #: The first folder that every user can write to is used, so all users choose the same folder. /dev/shm is not in the
 #: list: logind removes a user's files there at logout (RemoveIPC), even if another user has locked them.
@@ -175,7 +175,7 @@ class LeaseFolder:
             os.close(fd)
 
     def _make(self, path: Path) -> None:
-        """Create the file with its final mode, by a hard link. O_CREAT alone would first give it the mode of the umask.
+        """Make a draft file with the right mode, and link it to `path`. With O_CREAT alone, the umask changes the mode.
 
         Later opens are without O_CREAT, because fs.protected_regular forbids O_CREAT on another user's file.
         """
@@ -238,7 +238,7 @@ def _described(data: bytes) -> LeaseHolder:
     """Decode a description, which any user may have written: shorten its texts, and check the user of the process.
 
     A process that is not visible from this container is not checked. If the process belongs to another user, the name
-    gets the mark "unverified", because the pid may also have been reused.
+    gets the mark "unverified": the description is false, or the pid has been reused.
     """
     try:
         holder = msgspec.json.decode(data, type=LeaseHolder)

@@ -2,7 +2,7 @@
 """The devices of one engine: which pod has which device, and the leases that exclude other runs and users.
 
 The scheduler grants devices before it binds pods: to all pods of a gang, or to none of them. The pool first sends each
-lease to the supervisor of the node, which holds the lease as long as a container can use the device.
+lease to the supervisor of the node. The supervisor holds the lease as long as a container can use the device.
 
 A lease outlasts its pod by some seconds, so that the replacement pod gets the same devices. After a node is lost, the
 pool leases the node's devices again. This succeeds only when every process that was left on the node has ended.
@@ -110,7 +110,7 @@ class DevicePool:
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def channel(self, node: str) -> LeaseChannel:
-        """A channel for a new supervisor of that node, to which the leases of the node's pods are sent."""
+        """Make a channel for a new supervisor of that node, and send the leases of the node's pods through it."""
         old = self._channels.pop(node, None)
         if old is not None:
             old.close()
@@ -121,9 +121,9 @@ class DevicePool:
         return channel
 
     def node_lost(self, node: str) -> None:
-        """Release the devices of a node. A process that is left on the node holds its devices until it has ended.
+        """Release the devices of a node. A process that still runs there holds its devices until it ends.
 
-        If a new agent of the node starts a pod again, the pod waits until `keep` has leased its devices again.
+        A new agent of the node may start the same pod again. The pod then waits until `keep` has leased its devices.
         """
         for device in [device for device in self._leases if self._node_of[device] == node]:
             self._leases.pop(device).close()

@@ -22,11 +22,11 @@ from trainwright.errors import EngineError
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = range(20000, 30000)
-#: The controller assigns whole blocks of ports from this range.
+#: From this range, the controller takes blocks of ports for pods that use the host network.
 BLOCKS = range(10000, 20000)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST = 1024, 65535
-#: If fewer ports than this are left of the default range, another range is used.
+#: If a wanted range has fewer non-ephemeral ports than this, another range is used.
 _MIN_PORTS = 1000
 _ALL_SUBNETS = IPv4Network("10.128.0.0/9")
 _SUBNET_PREFIX = 16
@@ -116,7 +116,7 @@ class PortPool:
 
 
 def ranges(wanted: range = DEFAULT_PORTS, ephemeral: range | None = None) -> tuple[range, ...]:
-    """The wanted ports, except the kernel's ephemeral ports. If few ports are left: the largest non-ephemeral range."""
+    """The wanted ports that are not ephemeral. If these are too few: the largest range of non-ephemeral ports."""
     taken = _ephemeral() if ephemeral is None else ephemeral
     left = _without(wanted, taken)
     if sum(map(len, left)) >= min(_MIN_PORTS, len(wanted)):
@@ -195,7 +195,7 @@ def _routed(routes: Path) -> list[IPv4Network]:
 
 
 def _address(text: str) -> IPv4Address:
-    """The kernel writes an address as a hexadecimal number in the byte order of the machine."""
+    """Decode an address in the kernel's table: a hexadecimal number in the byte order of the machine."""
     return IPv4Address(int(text, 16).to_bytes(4, sys.byteorder))
 
 

@@ -86,7 +86,7 @@ class LineSocket:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            self._out.clear()  # the other side has closed; its last lines can still be read
+            self._out.clear()  # the other side has closed: it gets no more bytes, but its last lines can still be read
         return True
 
     def close_fds(self) -> None:
@@ -152,7 +152,7 @@ class Control:
             return
         self._queue.extend(self._lines.receive())
         if self._lines.closed:
-            while self._queue:  # the agent sent these requests before it disconnected
+            while self._queue:  # the agent has disconnected, but its last requests are still handled
                 self._handle(self._queue.popleft())
             self._detach()
             self._lost()

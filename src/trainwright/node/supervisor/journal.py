@@ -7,7 +7,7 @@ reads the journal.
 
 The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps the descriptor, and
 every container that uses the device inherits it, so a device stays locked until its last user has ended, even if the
-engine and the supervisor are killed. The kernel also keeps a descriptor, and so the lock, between sending and reading.
+engine and the supervisor are killed. While a descriptor is sent but not yet read, the kernel keeps the lock.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class LeaseDescriptors:
 
     def of(self, devices: list[str]) -> tuple[int, ...]:
         """The descriptors of these devices, for a container that uses them. Raises StartRefused."""
-        self._receive()  # the engine sends a lease before the request that needs it
+        self._receive()  # the engine sent the leases before this request, so they can be read now
         missing = [device for device in devices if device not in self._held]
         if missing:
             raise StartRefused(f"the supervisor did not receive the lease of {', '.join(missing)}.")

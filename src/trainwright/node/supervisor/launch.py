@@ -6,7 +6,8 @@ call `launch`, and all paths are resolved in these namespaces. A shell runs befo
 enter a cgroup or open a terminal.
 
 The supervisor's loop owns logs, cgroups and the journal, and reaps every child of the supervisor, helpers included: a
-runtime never waits for a child. A runtime decides where a process runs, and finds processes that a container left.
+runtime never waits for a child. A runtime decides where a process runs, and finds the processes that still run after
+the main process of their container has ended.
 
 The supervisor needs three descriptors for each container, so it raises its own limit; each new process gets the limit
 that the supervisor was started with.
@@ -40,10 +41,11 @@ _SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
 
 class Descriptors:
-    """The open files of a new process. If `tty`, the first three are a terminal: the controlling terminal.
+    """The open files of a new process: `stdio` (three) and `inherited`. If `tty`, `stdio` is its controlling terminal.
 
-    `entries`: one or two `cgroup.procs` files of cgroups to enter first; with entries, stdin is /dev/null and stdout is
-    stderr. This is no NamedTuple, because creating such a class would make the start of the supervisor 1 ms slower.
+    `entries`: the `cgroup.procs` files of one or two cgroups, which the process enters at its start. With entries,
+    stdin must be /dev/null, and stdout and stderr must be the same file. This is no NamedTuple, because creating such a
+    class would make the start of the supervisor 1 ms slower.
     """
 
     __slots__ = ("entries", "inherited", "stdio", "tty")
@@ -119,9 +121,10 @@ class Runtime(Protocol):
         """SIGKILL all processes of a container. The loop calls `ended` when the main process has ended."""
 
     def ended(self, container: str) -> None:
-        """Kill the processes that a main process left. It is not reaped yet, so its pid and group are not reused.
+        """Kill the processes that still run after the main process of a container has ended.
 
-        The runtime forgets the container. An unknown container is no error, here and in `kill`.
+        The main process is not reaped yet, so its pid and group are not reused. The runtime forgets the container.
+        An unknown container is no error, here and in `kill`.
         """
 
     def orphaned(self) -> None:
@@ -147,7 +150,7 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
             command = _shell(_ENTER_CGROUPS[len(fds.entries)], argv, env, cwd)
             stdio = (*fds.entries, *fds.stdio[len(fds.entries) :])
             return _spawn(command, env, cwd, Descriptors(*stdio, inherited=fds.inherited))
-        # A shell drops variables with other names, so the supervisor moves the process just after its start.
+        # A shell drops variables with unusual names. So the supervisor moves the new process into its cgroups.
         process = _spawn(argv, env, cwd, fds)
         join_cgroups(process.pid, fds.entries)
         return process
@@ -157,7 +160,7 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
 
 def _shell(script: str, argv: list[str], env: dict[str, str], cwd: str | None) -> list[str]:
     """The command of a shell that runs `script` and then `argv`. Raises StartRefused."""
-    refusal = _obstacle(argv, env, cwd)  # the shell could report the problem only in the log
+    refusal = _obstacle(argv, env, cwd)  # check now: the shell could report a problem only in the log
     if refusal is not None:
         raise refusal
     unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
@@ -237,7 +240,7 @@ def _script_obstacle(shown: str, path: str) -> StartRefused | None:
     except OSError:
         return None  # a program can be executable but not readable
     line = first.split(b"\n", 1)[0].replace(b"\t", b" ") if first.startswith(b"#!") else b""
-    name = line[2:].strip(b" ").split(b" ", 1)[0]  # like the kernel, keep a carriage return
+    name = line[2:].strip(b" ").split(b" ", 1)[0]  # for the kernel, a carriage return is part of the name
     if not name or os.access(name, os.X_OK):
         return None
     interpreter = os.fsdecode(name).removesuffix("\r")

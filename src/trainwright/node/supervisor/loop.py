@@ -48,7 +48,7 @@ class Loop:
             self._selector.unregister(fd)
 
     def watch_writable(self, fd: int, callback: Callable[[], object], wanted: bool) -> None:
-        """Call `callback` also when a watched `fd` is writable or, if not `wanted`, only when `fd` is readable."""
+        """Call `callback` when the watched `fd` is readable and, if `wanted`, also when `fd` is writable."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
         self._selector.modify(fd, events, callback)
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 _ENDS_PER_TURN = 64  # at most this many ended children per turn: the loop must read logs between turns
 _KILL_SECONDS = 5.0  # the time that processes have to end after SIGKILL, when the supervisor ends
-#: If a supervisor that keeps orphans has lost its agent, it checks after each such period whether it can end: it ends
-#: when no container runs.
+#: Seconds between two checks of a supervisor that keeps orphans and has no agent: it ends if no container runs.
 _LINGER_SECONDS = 600.0
 _MAX_DEFECT_NOTICES = 10
 _MAX_KEPT_NOTICES = 50  # the newest notices are kept for an agent that connects later
@@ -62,7 +61,7 @@ def main() -> None:
         lines.flush()
         sys.exit(3)
     if config.get("orphans") != "keep":
-        tree.wake_without_parent()  # not before the runtime is made, which may enter a user namespace and so undo this
+        tree.wake_without_parent()  # after the runtime is made: entering a user namespace would undo this
     supervisor.run()
 
 
@@ -199,7 +198,7 @@ class Supervisor:
         return False
 
     def _reap_all(self) -> bool:
-        """Reap all children that have ended, after the loop. False: no child is left."""
+        """After the loop has stopped, reap all children that have ended. False: no child is left."""
         try:
             while (end := tree.ended_child()) is not None:
                 self._handle_end(end)
@@ -210,7 +209,7 @@ class Supervisor:
 
 
 def _install_signal_handlers(terminated: Callable[..., None]) -> socket.socket:
-    """Return a socket that is readable after a signal. SIG_IGN is not used, because new processes would inherit it."""
+    """Return a socket that is readable after a signal. No signal is set to SIG_IGN: new processes would inherit it."""
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
         sock.setblocking(False)

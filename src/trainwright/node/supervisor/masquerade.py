@@ -22,7 +22,7 @@ class Nft:
     """nftables: one table for each supervisor. Every method raises OSError with the message of the program."""
 
     def tags(self) -> set[str]:
-        """The tags that are names of tables."""
+        """The tags of all supervisors: the names of their tables."""
         return set(_TAG.findall(_run(["nft", "list", "tables"])))
 
     def add(self, tag: str, subnet: str) -> None:
@@ -37,10 +37,10 @@ class Nft:
 
 
 class Iptables:
-    """iptables: rules with a comment. Unlike an nft table, such rules work if the machine drops forwarded packets."""
+    """iptables: rules with a comment. They also work if the machine drops forwarded packets; an nft table does not."""
 
     def tags(self) -> set[str]:
-        """The tags that are comments of rules."""
+        """The tags of all supervisors: the comments of their rules."""
         return set(_TAG.findall(_run(["iptables-save"])))
 
     def add(self, tag: str, subnet: str) -> None:

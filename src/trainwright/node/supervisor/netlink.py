@@ -89,7 +89,7 @@ def _answers(data: bytes) -> list[tuple[int, int]]:
 
 
 def veth(name: str, index: int, mac: bytes, peer: tuple[str, int, bytes, int]) -> Message:
-    """Create a pair of links. The peer (name, index, MAC, namespace descriptor) is created in its namespace."""
+    """Create a pair of links. `peer` is the other link: name, index, MAC, and a descriptor of the namespace for it."""
     peer_name, peer_index, peer_mac, namespace = peer
     inner = _info(peer_index) + _named(peer_name, peer_mac) + _attribute(_IFLA_NET_NS_FD, _u32(namespace))
     info = _attribute(_INFO_KIND, b"veth") + _attribute(_INFO_DATA, _attribute(_VETH_INFO_PEER, inner))

@@ -31,7 +31,7 @@ class Network:
         self.range = socket.inet_aton(base), int(prefix)
         self.gateway, self.host = self.at(_GATEWAY), self.at(_HOST)
         self.connected = False  # whether the namespace has a link to the outside network
-        self._generation = os.getpid() & _MAX_GENERATION  # so that two supervisors rarely try the same number
+        self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely begin with the same number
         self.net, self.links = kernel.in_thread(lambda: self._create() if net is None else self._join(net))
 
     def _create(self) -> tuple[int, netlink.Netlink]:

@@ -4,15 +4,17 @@
 For root, the connection is a link to the host, through which the host also reaches the pods, and masquerade rules. The
 host must forward packets, so the supervisor enables forwarding on those routed links that do not forward yet, and
 records the names of these links in /run. The last supervisor disables forwarding again when it ends. If that
-supervisor was killed, `tidy` or the next supervisor does it. The kernel removes the link with the pods' network.
+supervisor was killed, `tidy` or the next supervisor does it. The link disappears when the kernel removes the pods'
+network.
 
 For other users, a helper process (slirp4netns or pasta) makes the connection. The helper must not be in our user
 namespace, so it starts before we enter that namespace, and we tell the helper later which network it serves. A shell
 ends the helper when the shell's stdin ends, that is, when the supervisor ends.
 
 `python -m trainwright.node.supervisor.outside SUBNET` is a process that holds the network which several supervisors of
-one engine share. It prints one line of JSON, the paths of its network namespace and of its user namespace (null for
-root), and ends when its stdin ends. The engine opens both and gives the descriptors to the supervisors as `holder`.
+one engine share. It prints one line of JSON: the paths of its network namespace and of its user namespace (null for
+root). It ends when its stdin ends. The engine opens these paths and gives the descriptors to the supervisors as
+`holder`.
 """
 
 import contextlib
@@ -226,7 +228,7 @@ def _forwards(name: str) -> bool:
 
 
 def resolver() -> str | None:
-    """A resolv.conf for pods, if the host's file lists only servers on the host's loopback, which pods cannot reach."""
+    """Another resolv.conf, if the host's file has only servers on the host's loopback: pods cannot reach them."""
     try:
         with open(_RESOLVER, encoding="utf-8", errors="replace") as file:
             words = [line.split() for line in file]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `process` runtime: a container is a plain process in its own session. This works on every system.
 
-Orphans become children of the supervisor, and `MARKER` in the environment of an orphan tells its container. When an
-orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
+Orphans become children of the supervisor. `MARKER` in the environment of an orphan is the name of its container. When
+an orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ProcessRuntime:
             self._sweep(container)
 
     def ended(self, container: str) -> None:
-        """Kill the processes that the main process left."""
+        """Kill the processes that still run after the main process has ended."""
         if container not in self._running:
             return
         process, *_ = self._running.pop(container)
@@ -93,14 +93,14 @@ class ProcessRuntime:
         self._sweep()
 
     def _sweep(self, container: str | None = None, zombie: int = 0) -> None:
-        """Kill the orphans of this container and of all containers that have ended. `zombie` has ended: leave it."""
+        """Kill the orphans of this container and of all containers that have ended, except the process `zombie`."""
         if not self._adopts:
             if container is not None:
                 tree.kill_marked({container})
             return
         sessions = {pid: _session(pid) for pid in set(tree.adopted()).difference(self._mains, (zombie,))}
         for pid, session in sessions.items():
-            # Some programs overwrite their environment with their title; then the session tells the container.
+            # Some programs overwrite their environment with their title; then the session shows the container.
             owner = tree.container(pid) or self._mains.get(session) or self._ended_sessions.get(session)
             if self._stopped or (owner is not None and (owner == container or owner not in self._running)):
                 tree.kill_child(pid)

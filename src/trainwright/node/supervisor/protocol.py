@@ -219,7 +219,7 @@ class Ready(Hello):
 
 
 class TextEvent(TypedDict):
-    """A sentence for the user. `failed` is the first and only event of a supervisor that cannot start."""
+    """A sentence for the user. A supervisor that cannot start sends one event, `failed`, and no other."""
 
     event: Literal["failed", "notice"]
     text: str

@@ -27,7 +27,7 @@ _MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refus
 CONTROLLERS = ("memory", "cpu")
 _PREFIX = "trainwright-"
 _OOM_FILES = ("memory.events", "memory.oom_control")
-# A kernel without swap accounting lacks some of these files.
+# Some of these files do not exist if the kernel has no swap accounting.
 _OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 
 #: A line of mountinfo: root, mount point, type, options of the file system.
@@ -36,14 +36,14 @@ CgroupMount = tuple[str, str, str, list[str]]
 INTERVAL = 1.0  # seconds between two measurements
 #: The pause after a measurement is at least this many times its duration, so measuring uses at most 5 % of a CPU.
 _PAUSE_FACTOR = 20
-# A file in /proc/PID and the fields to add. It is cheap to read, but counts a shared page fully for each process.
+# First, fast measurement: a file in /proc/PID and the fields to add. It counts a shared page fully for each process.
 _STATUS = "status", (b"RssAnon", b"RssShmem", b"VmSwap")
-# For this file, the kernel walks all page tables of the process, so it is read only if the cheap sum is too large.
+# Second, slow measurement, only if the first exceeds the limit: the kernel walks all page tables of the process.
 _ROLLUP = "smaps_rollup", (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 class ContainerCgroup:
-    """A container's cgroup: one folder per controller (version 1) or one folder (version 2); no limits, no folder."""
+    """A container's cgroup: one folder per controller (version 1) or one folder (version 2); none without limits."""
 
     def __init__(self, folders: list[str]) -> None:
         self.folders = folders
@@ -70,7 +70,7 @@ class ContainerCgroup:
 
 
 class Cgroups:
-    """The cgroups of this supervisor. The constructor finds the parent folder; the first `group` creates our folder."""
+    """The cgroups of this supervisor. The first call of `group`, not the constructor, creates our folder."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.version = "none"
@@ -193,14 +193,14 @@ def _own_paths(text: str) -> dict[str, str]:
 
 
 def _inside(root: str, point: str, own: str) -> str:
-    """The folder of a cgroup. In a container, the mount may show only a part of the tree."""
+    """The folder of our cgroup in the mount `point`. In a container, the mount may show only the tree below `root`."""
     below = own.removeprefix(root) if root != "/" and own.startswith(root) else own
     folder = f"{point}/{below.strip('/')}".rstrip("/")
     return folder if os.path.isdir(folder) else point
 
 
 def _delegating_folder(point: str, own: str, controller: str) -> str | None:
-    """The nearest cgroup upwards whose children can use the controller. A cgroup with processes has no such child."""
+    """The nearest cgroup upwards whose children can use the controller: usually not ours, since ours has processes."""
     folder = own
     while folder.startswith(point):
         shared = controller in _read(f"{folder}/cgroup.subtree_control").split()

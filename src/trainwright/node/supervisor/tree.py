@@ -65,7 +65,7 @@ def adopt() -> bool:
 
 
 def wake_without_parent() -> None:
-    """Let the kernel send SIGCONT to this process when its parent ends: a stopped process cannot notice it (Linux).
+    """Let the kernel send SIGCONT to this process when its parent ends: if stopped, it could not notice that (Linux).
 
     SIGKILL would be wrong: the containers would continue to run, and no process would end them.
     """
@@ -83,7 +83,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def adopted() -> list[int]:
-    """Our own children and adopted orphans: all are children of the main thread."""
+    """Our own children and the adopted orphans. The kernel lists both as children of our main thread."""
     return _numbers(f"/proc/self/task/{os.getpid()}/children")
 
 
@@ -118,14 +118,14 @@ def kill(process: Process) -> None:
 
 
 def kill_below(process: Process) -> list[int]:
-    """SIGKILL all descendants of a process, even if it is not our child. Returns those that had not ended before."""
+    """SIGKILL all descendants of a process, which need not be our child. Returns the descendants that still ran."""
     living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
     below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
-    if process.ended():  # another process may have reused the pid when we looked
+    if process.ended():  # then these may be descendants of another process, which has reused the pid
         living = []
     for one in below:
         if living:
-            with contextlib.suppress(PermissionError):  # the process has changed its user; it stays in the result
+            with contextlib.suppress(PermissionError):  # another user's process: not killed, but returned
                 one.send(signal.SIGKILL)
         one.close()
     return [child for _, child in living]
