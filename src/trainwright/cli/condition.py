@@ -87,7 +87,7 @@ def _unscheduled(status: Body) -> str:
 
 
 def _waits_for_peers(pod: Body, status: Body) -> str:
-    """The reason to show if a pod waits for the ConfigMap of its own job; empty if the pod does not.
+    """The text to show if a pod waits for the ConfigMap of its own job; empty if the pod does not wait for it.
 
     This is not an error: the operator creates the ConfigMap as soon as all pods of the job have an address.
     """

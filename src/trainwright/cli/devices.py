@@ -73,7 +73,7 @@ def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dic
 
 
 def missing_variable_notices(devices: Mapping[str, DeviceSet]) -> list[str]:
-    """A notice for each resource that has no environment variable to tell a container which devices it has."""
+    """A notice for each resource without an environment variable. Containers cannot know which devices they have."""
     notices = []
     for name, found in devices.items():
         if found.ids and not found.variables:
@@ -190,7 +190,8 @@ _HEAD = ["RESOURCE", "DEVICE", "USER", "JOB", "POD", "RUN", "PID", "AGE", "STATE
 def show_leases(form: str) -> None:
     """Print every leased device. `form` is table, wide, name, json or yaml. Raises EngineError."""
     folder = LeaseFolder()
-    with folder.mutex():  # otherwise a run could find a lock that only this check holds
+    # `held` locks each free device for a moment. The mutex keeps runs from trying to lease a device in this moment.
+    with folder.mutex():
         held = folder.held()
     if form in ("table", "wide") and not held:
         click.echo("no device of this machine is leased", err=True)
@@ -209,7 +210,7 @@ def _text(held: list[HeldDevice], form: str) -> str:
 
 
 def _state(one: HeldDevice) -> str:
-    """`ending` means that the run was killed, but some of its processes still use the device."""
+    """The state of a leased device. `ending`: the run was killed, but some of its processes still use the device."""
     return "held" if one.holder.alive else "ending"
 
 

@@ -109,7 +109,10 @@ def subject_of(body: Body) -> DocumentSubject:
 
 
 def _likely(version: object, word: object) -> Kind | None:
-    """The kind with this name in any version; otherwise the kind of this version with a similar name."""
+    """The kind that the user probably means: the kind with this name, even if its apiVersion differs.
+
+    Otherwise it is a kind with this apiVersion and a similar name. If one of the two is missing, only the other counts.
+    """
     named = next((kind for kind in KINDS if kind.name == word), None)
     if named is not None:
         return named
@@ -165,7 +168,7 @@ def _name(body: Body) -> str:
 
 
 def _printable(value: object, otherwise: str) -> str:
-    """The value if it is a name that can be printed in one line, else the text `otherwise`."""
+    """The value if it is a name that can be printed in one line; if not, the argument `otherwise`."""
     fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
     return str(value) if fit else otherwise
 

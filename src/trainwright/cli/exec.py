@@ -142,7 +142,7 @@ def _resize(terminal: int) -> None:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Put our terminal into raw mode, so that the command receives each key, even Ctrl-C. Restore the mode later."""
+    """Put our terminal into raw mode during the block, so that the command receives each key, even Ctrl-C."""
     before = termios.tcgetattr(0)
     try:
         tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps input that the user has already typed
@@ -237,7 +237,7 @@ def _pod(reached: LiveJob, word: str) -> Body:
         hint = f"; {meant}" if meant else f"; it has {known}" if pods else "; it has no replicas now"
         raise UsageError(f"{reached.run.key} has no replica {word!r}{hint}")
     state = condition(found)
-    if state.phase not in ("Running", BACKING_OFF):  # in back-off, another container of the pod can still run
+    if state.phase not in ("Running", BACKING_OFF):  # while one container is in back-off, another can run
         why = f" ({state.reason})" if state.reason else ""
         raise UsageError(f"{word} is not running: {state.phase}{why}")
     return found

@@ -81,7 +81,7 @@ _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 
 
 class GoCommand(click.Command):
-    """A command whose long options also work with one dash. Each name of an option is also an environment variable."""
+    """A command whose long options also work with one dash. Each long option name also has an environment variable."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -204,7 +204,7 @@ class ZapLevel(click.ParamType[int]):
     """A level of zap, the log library of operators in Go: a word, or a number. A higher number logs more messages."""
 
     name = "level"
-    #: The levels of Python's `logging` as numbers: most commands do not need this module, and its import takes 3 ms.
+    #: The levels of Python's `logging` as numbers. An import of `logging` takes 3 ms, and most commands do not need it.
     _LEVELS: ClassVar = {"debug": 10, "info": 20, "warn": 30, "error": 40, "panic": 50}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:

@@ -57,7 +57,7 @@ class ListedJob(Struct, frozen=True):
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of the job; None if it is not known because the run was killed before it recorded the job."""
+        """The kind of the job; None if the kind is not recorded, because the run was killed too early."""
         return kind_of(self.body.get("apiVersion", ""), self.body.get("kind", ""))
 
     @property
@@ -177,7 +177,7 @@ def _replica_counts(one: ListedJob) -> str:
 
 
 def _restarts(one: ListedJob) -> int:
-    """The number of restarts: from ledger and pods of a live job, otherwise from the verdict or the recorded pods."""
+    """The restarts: from ledger and pods (live run), the verdict (ended run), or the recorded pods (killed run)."""
     if one.pods is not None:
         return count_restarts(one.ledger, (_pod_count(pod) for pod in one.pods))
     verdict = next(iter(_verdicts(one.run)), None)
@@ -204,7 +204,7 @@ def _age(source: Body, now: Time) -> str:
 
 
 def _run_age(run: Run, now: Time) -> str:
-    """The time since the start of the run. A killed run has not recorded the time at which the job was created."""
+    """The time since the start of the run. It is shown if the creation time of the job is not recorded (killed run)."""
     info = read_run_info(run.folder)
     return _age({"startTime": info.started}, now) if info is not None else "?"
 
@@ -232,10 +232,11 @@ def _role_and_index(pod: Body) -> tuple[str, int]:
 
 
 def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """The number of restarts of a replica, computed from its attempt. After a resume, only later restarts count.
+    """The number of restarts of a replica, computed from its attempt.
 
-    A change of size or a restart of the whole role gives all its replicas the same new attempt, which can be higher
-    than the replica's number of restarts. So the number of restarts of the whole job is used as an upper bound.
+    A change of size or a restart of a whole role gives all replicas of the role the same new attempt, the epoch. This
+    attempt can be higher than the number of restarts of a replica. So the result is at most the number of restarts of
+    the whole job. If the job was resumed at least once, only the restarts after the last new epoch of the role count.
     """
     attempt = int(labels.get(ATTEMPT) or 0)
     if not ledger.resumes:

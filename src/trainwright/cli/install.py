@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright crds`, `manifests`, `preflight`: print what to install on a cluster, and what this would replace."""
+"""`trainwright crds`, `manifests`, `preflight`: print what to install, and what an install replaces on a cluster."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
@@ -153,7 +153,7 @@ def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["
 
 
 async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> int:
-    from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.cluster import connected  # noqa: PLC0415 - imports aiohttp, which is slow
     from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
     from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
     from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise

@@ -17,7 +17,7 @@ import msgspec
 
 from trainwright.runtime.telemetry import LogMessage, quoted
 
-#: Of warnings with the same text, the filter writes this many at once, and then one warning per period.
+#: The filter writes the first warnings with the same text (this many), and then only one warning per period.
 _BURST, _PERIOD_SECONDS = 10, 10.0
 _JSON = msgspec.json.Encoder()
 #: Types of values that are written to JSON without conversion to text.
@@ -67,7 +67,8 @@ class RateLimitFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        #: By text: the time after which the next record is written, and the number of dropped records.
+        #: By text: a time that each written record moves on by one period. A record that would move this time into the
+        #: future is dropped. The second mapping counts the dropped records.
         self._next: dict[str, float] = {}
         self._dropped: dict[str, int] = {}
 
@@ -91,7 +92,7 @@ def configure_logging(log_format: str, level: int) -> None:
     handler.setFormatter(JsonFormatter() if log_format == "json" else LogfmtFormatter())
     handler.addFilter(RateLimitFilter())
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, level), force=True)
-    logging.raiseExceptions = False  # a log that cannot be written (full disk) must not print tracebacks
+    logging.raiseExceptions = False  # no traceback if a record cannot be written (full disk)
     logging.getLogger("trainwright").setLevel(level)
 
 

@@ -61,7 +61,7 @@ class LogFile(Struct, frozen=True):
 
 
 def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
-    """The selected pods, replica by replica, oldest first. As in some kinds, names can be in upper or lower case."""
+    """The selected pods, replica by replica, oldest first. The case of letters in names of replicas is ignored."""
     words = {word.lower() for word in wanted.replicas}
     found = [
         one

@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = _IN_SHARED_MODULE.get(cmd_name, (cmd_name, "command"))
-        gc.disable()  # During the import there is no garbage, and a collection takes 5 % of a command's time.
+        gc.disable()  # An import makes no garbage, and to search for garbage takes 5 % of a command's time.
         command: click.Command = getattr(import_module(f"trainwright.cli.{module}"), name)
         gc.freeze()
         gc.enable()
@@ -135,8 +135,8 @@ def run(args: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
-        if sys.stdout is not None:  # it is None if the caller has closed it
-            sys.stdout.flush()  # `print` would fail on a full disk even if there is nothing to write
+        if sys.stdout is not None:  # it is None if the caller has closed standard output
+            sys.stdout.flush()  # `print(end="", flush=True)` fails on a full disk even without output
     except click.ClickException as error:
         _with_numbers(error).show()
         return error.exit_code

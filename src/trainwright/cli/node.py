@@ -220,10 +220,10 @@ async def _serve(given: dict[str, Any]) -> None:
 
 
 class _Entry(Struct, frozen=True):
-    """The user as which this node connects to the cluster."""
+    """How this node connects to the cluster: the server, the user, and the certificate of the user."""
 
     identity: NodeIdentity
-    #: The server and the user. If `request` is true, the agent uses the requested certificate instead.
+    #: The server and the user. If `request` is true, this user only requests the certificate of the node.
     access: Access
     #: Whether the agent itself requests and renews the certificate.
     renewed: bool = False
@@ -272,7 +272,7 @@ def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
 
 @asynccontextmanager
 async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession]:
-    """A session as the chosen user. Until the end of the block, the agent renews a certificate that it requested."""
+    """A session as the chosen user. During the block, the agent renews the certificate if `entry.renewed` is true."""
     identity, access = entry.identity, entry.access
     if entry.bootstrap is not None and (entry.request or not await _is_accepted(access)):
         access = await identity.obtain(entry.bootstrap, timeout)
@@ -291,7 +291,7 @@ async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession
 
 
 async def _is_accepted(access: Access) -> bool:
-    """Whether the API server accepts the stored certificate. It does not if the cluster's CA was replaced."""
+    """Whether the API server accepts the stored certificate. If the cluster has a new CA, the server refuses it."""
     session = ApiSession(access)
     try:
         await NodeCluster(HttpClient(session)).user()

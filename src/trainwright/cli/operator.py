@@ -44,7 +44,7 @@ _INTERRUPTED = 130
 _LOG_WRITES = 4
 #: `kube.operator` sends no write if the lease ends within this many seconds.
 _WRITE_MARGIN_SECONDS = 5.0
-#: Settings for options of the original controllers that have no effect here.
+#: Arguments of `click` for hidden options. The original controllers have these options; here they have no effect.
 _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 
 
@@ -249,7 +249,7 @@ def _level(verbosity: int, zap: int | None) -> int:
 
 
 async def _run(given: dict[str, Any]) -> int:
-    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - imports aiohttp, which is slow
     from trainwright.kube.operator import (  # noqa: PLC0415 - likewise
         HealthAddresses,
         OperatorOptions,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright plan`: without a cluster, show what a job would create, its rules, and its first steps.
 
-The command checks manifests like `trainwright validate`. The text output shows replicas that differ only in their name
-once. If many replicas differ in other ways, it shows only the first of them.
+The command checks manifests like `trainwright validate`. If the replicas of a role differ only in their names, the
+text output shows their content once. If they differ in other ways, it shows at most four replicas.
 """
 
 import re
@@ -169,7 +169,7 @@ def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
 
 
 def _fail(simulation: StepsOfJob, job: Job) -> list[Step]:
-    """The steps after the start, in a simulation in which the replicas that decide about failure fail."""
+    """Start the job, and let the replicas that decide about failure fail. Return the steps after the start."""
     who = policy_text.deciders(job.failure, job)
     if who is None:
         return []
@@ -305,7 +305,7 @@ def _env_source(source: Body) -> str:
 
 
 def _command_lines(key: str, words: list[str]) -> Iterator[str]:
-    """A command as a user would type it in a shell. If a word has several lines, they follow on separate lines."""
+    """A command as a user would type it in a shell. If a word has several lines, print `|`, and its lines below."""
     scripts = [word for word in words if "\n" in word.strip("\n")]
     yield f"{key:<8} {' '.join('|' if word in scripts else _quoted(word) for word in words)}"
     for script in scripts:

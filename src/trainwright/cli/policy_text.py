@@ -12,7 +12,7 @@ from trainwright.model.units import format_indexes
 #: The indexes of replicas by role.
 Ranks = dict[str, tuple[int, ...]]
 
-#: Maximum number of alternatives in the text of a rule. If a rule has more, the text contains only the first.
+#: The text of a rule shows this many alternatives and the number of the others. A single other one is also shown.
 _MAX_ALTERNATIVES = 6
 _NEVER = "never"
 #: The highest exit code of a process.
@@ -144,7 +144,7 @@ def _reachable(rule: Rule, job: Job) -> Rule | None:
 
 
 def _can_become_false(rule: Rule, job: Job) -> bool:
-    """Whether the rule can become impossible, because replicas have ended in another way."""
+    """Whether replicas can end in such a way that the rule can never be fulfilled afterwards."""
     match rule:
         case Atom(role, _, _):
             return any(one.replicas for one in job.roles if one.name == role)
@@ -164,7 +164,7 @@ def _limit(life: Lifecycle) -> str:
 
 
 def _allows_failures(rule: Rule) -> bool:
-    """Whether a replica can fail before this failure rule is fulfilled. Then success can become impossible first."""
+    """Whether a replica can fail while this failure rule is not fulfilled. This failure can make success impossible."""
     match rule:
         case Atom(_, which, _):
             return which is not Which.SOME

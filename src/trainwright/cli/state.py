@@ -223,7 +223,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read_lock(lock: Path) -> RunLock | None:
-    """The content of a lock file; None if it cannot be read. The run that wrote the file may have ended already."""
+    """The content of a lock file; None if it cannot be read. The file stays after the end of the run that wrote it."""
     try:
         return msgspec.json.decode(lock.read_bytes(), type=RunLock)
     except (OSError, msgspec.DecodeError):

@@ -76,7 +76,7 @@ class StepsOfJob:
             self._record(who.get(len(waiting), f"all {len(waiting)} pods {verbs[1]}"))
 
     def succeed(self, who: Ranks) -> None:
-        """Simulate that these replicas succeed, also after restarts, and that the ended job's time to live is over."""
+        """Let these replicas succeed, again after each restart, until the job ends. Then let its time to live pass."""
         for rounds in range(_MAX_ROUNDS):
             if rounds:
                 self._start()

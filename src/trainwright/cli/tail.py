@@ -38,7 +38,7 @@ class TailedFile(Struct, Generic[Who]):
 
 
 class Tail(Generic[Who]):
-    """Reads the new lines of many files, in the order in which it finds them. Lines have no newline at the end."""
+    """Reads the new lines of many files, one file after the other. Lines have no newline at the end."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, TailedFile[Who]] = {}
@@ -83,7 +83,7 @@ class Tail(Generic[Who]):
         return found
 
     def _look(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
-        """Read new lines of one file. Return whether the file is final and read to its end."""
+        """Read new lines of one file. Return True if the file no longer grows and is read to its end."""
         try:
             stat = os.stat(track.path)  # noqa: PTH116 - a Path doubles the cost, and this runs a thousand times a second
         except OSError:
@@ -106,7 +106,7 @@ class Tail(Generic[Who]):
         return track.final
 
     def _read_rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
-        """Read the rest of the rotated file, and files that were rotated later. Return whether everything is read."""
+        """Read on in the rotated file, then in files that were rotated after it. Return True if all are read."""
         names = [f"{track.path}.{number}" for number in range(1, _MAX_ROTATED)]
         place = next((at for at, name in enumerate(names) if _inode(name) == track.inode), None)
         if place is None:

@@ -66,7 +66,7 @@ def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, st
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
-    """The lines with variables, each with its file and line number. As in Docker, only a whole line is a comment."""
+    """For each line with a variable: `FILE:NUMBER` and the line. `#` begins a comment only at the start of a line."""
     shown = click.format_filename(file)
     try:
         with Path(file).open("rb") as stream:
@@ -85,7 +85,7 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _variable(text: str, where: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Parse NAME=VALUE (quotes are part of the value), or NAME, which has its value in our environment."""
+    """Parse NAME=VALUE (quotes are part of the value), or only NAME: its value is then the value in our environment."""
     name, equals, value = text.partition("=")
     if not equals:
         name = name.rstrip()

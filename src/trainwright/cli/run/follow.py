@@ -88,7 +88,7 @@ def _source(pod: Body, replica: ReplicaNews, container: str) -> LogSource:
     return LogSource(replica.job, replica.name, replica.pod, container, label)
 
 
-#: Objects in their current state, each with whether it was deleted.
+#: Pairs of an object in its current state and a flag; the flag is true if the object was deleted.
 Changes = list[tuple[Body, bool]]
 
 

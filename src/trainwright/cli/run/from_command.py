@@ -72,7 +72,7 @@ class CommandShape(Struct, frozen=True, kw_only=True):
 
 
 class CommandOrFiles(click.Command):
-    """A click command whose arguments are files, or another command after `--`; `words` are the words of the latter."""
+    """A click command that takes files, or takes the words of another command after `--` (the parameter `words`)."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Separate the words after the first `--`."""
@@ -234,7 +234,7 @@ def _torchrun(shape: CommandShape) -> Iterable[str]:
 
 
 def _resources(shape: CommandShape) -> Body:
-    """The resources of a replica. CPUs have no limit: it would slow down a replica even if other CPUs are idle."""
+    """The resources of a replica. There is no CPU limit: a limit would slow down a replica even if CPUs are idle."""
     requests: Body = {"cpu": f"{shape.cpus_per_replica:g}"} if shape.cpus_per_replica else {}
     limits: Body = {"memory": shape.memory_per_replica} if shape.memory_per_replica else {}
     if shape.gpus_per_replica:
@@ -265,7 +265,7 @@ _OPTION_OF_PATH = (
     (r"limits\.memory", "--memory-per-replica"),
     (r"nvidia\.com/gpu\W*", "--gpus-per-replica"),
 )
-#: If a message says that there is too little of a resource: its text, and the option that requests the resource.
+#: A text that a message contains if this machine has too little of a resource, and the option for this resource.
 _OPTION_OF_RESOURCE = (
     ("nvidia.com/gpu: needs", "--gpus-per-replica"),
     ("memory: needs", "--memory-per-replica"),
@@ -281,7 +281,7 @@ def lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _option(one: Problem) -> str:
-    """The options that set the field of a problem. If there is no such option (but `--set`), the path of the field."""
+    """The options that set the field of a problem. If only `--set` can set the field, the path of the field."""
     needs = [option for text, option in _OPTION_OF_RESOURCE if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
     if needs:
         return " and ".join([*needs, *["--replicas"] * (" together, " in one.message)])

@@ -140,7 +140,7 @@ def print_problems(document: Document, subject: str, problems: Iterable[Problem]
 
 
 def _check_names(tasks: list[JobToRun], beside: list[Body]) -> None:
-    """Refuse a name that occurs twice. Jobs of different kinds also need different names, because folders use them."""
+    """Refuse a name that occurs twice. Jobs of different kinds cannot share a name: they would share a folder."""
     if not tasks:
         raise UsageError("the files contain no job; expected at least one")
     names = [("job", str(task.key)) for task in tasks]

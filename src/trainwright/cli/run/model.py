@@ -80,14 +80,14 @@ class RunModel:
         self._namespace_count = len({key.namespace for key in self._rows})
         self._replicas: dict[ReplicaKey, ReplicaNews] = {}
         self._pods: dict[Key, ReplicaKey] = {}
-        #: For the last attempt of a replica: how often the job had been resumed and the role had been resized when it
-        #: began; and how many attempts were not restarts.
+        #: By replica: how often the job had been resumed and the role had been resized before the last attempt began,
+        #: and how many attempts of the replica were not restarts.
         self._attempt_starts: dict[ReplicaKey, tuple[tuple[int, int], int]] = {}
-        #: The size of each role, as its replicas know it, and how often this size has changed.
+        #: By role: its size in the ledger (the number of replicas that pods know), and how often the size has changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
         #: The last pod of a replica, with the number of restarts of containers inside this pod.
         self._inside: dict[ReplicaKey, PodCount] = {}
-        #: Replicas whose state is no longer updated (`freeze`), each with whether its pod still runs.
+        #: Replicas whose state is no longer updated (`freeze`). The value says whether the pod still runs.
         self._frozen: dict[ReplicaKey, bool] = {}
         self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._rows}
         for row in self._rows.values():

@@ -81,10 +81,11 @@ class EndSignals:
 
 
 _RESOURCES = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
-#: Minimum number of seconds between two polls of the logs, and the maximum share of the time that polls take.
+#: Minimum pause between two polls of the logs. The pause is longer if polls would take more than this share of the
+#: time. If the logs have more to read, neither limit applies.
 _POLL_SECONDS = 0.08
 _MAX_LOAD = 0.05
-#: Seconds: the grace period of a pod whose manifest sets none, and the additional time for the engine.
+#: The grace period if no manifest sets one, and the time that the engine needs in addition to a grace period.
 _DEFAULT_GRACE_SECONDS = 30.0
 _MARGIN_SECONDS = 10.0
 #: Texts that say why the run ends the replicas. There is no text for Ctrl-C.
@@ -151,7 +152,7 @@ class RunSession:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> int:
-        """Run and return the exit code. `ready` is called when the engine has started and can still refuse the jobs."""
+        """Run and return the exit code. After the engine has started, the callback `ready` can refuse the jobs."""
         with self._end_signals.listening():
             try:
                 if await self._start():

@@ -262,7 +262,7 @@ def _program_hints(one: Evidence) -> Iterator[str]:
         yield f"it used more memory than its limit: raise {limit}"
     if not one.started and one.code == 127:
         yield f"the command was not found: {_INSTALL_ADVICE} and be on the PATH"
-    is_clear = "directory" in one.message or "interpreter" in one.message  # the message of the node explains it already
+    is_clear = "directory" in one.message or "interpreter" in one.message  # the message explains code 126 already
     if not one.started and one.code == 126 and not is_clear:
         yield "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
     # A shell exits with the exit code of its last command, so only the output shows where the code comes from.

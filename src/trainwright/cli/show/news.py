@@ -131,7 +131,7 @@ class Frame(Protocol):
 
 
 class RunView(Protocol):
-    """Shows a run. A slow or closed reader of the output must not block a method for long or make it raise an error."""
+    """Shows a run. If the reader of the output is slow or gone, methods must not block for long or raise errors."""
 
     @property
     def busy(self) -> bool:
@@ -157,4 +157,4 @@ class RunView(Protocol):
         """Show the verdicts at the end of the run."""
 
     def close(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until all output is written; return whether it is. Can be called again."""
+        """Wait until all output is written. Return False if this takes over `timeout` seconds. Can be called again."""

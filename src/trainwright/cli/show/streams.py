@@ -67,7 +67,7 @@ def news_line(item: News) -> str:
             node = item.node if item.phase == "Running" else ""
             return "  ".join(part for part in (item.label, item.phase, node, restarts, clean(item.reason)) if part)
         case EventNews(reason="Failed") if item.about == item.job.name:
-            return ""  # the phase of the job shows this already, and the summary has the reason
+            return ""  # the phase of the job shows the failure already, and the summary has the reason
         case EventNews():
             # A RESIZED event is shown, because only this event says why a job has another number of replicas.
             is_shown = item.warning or item.reason.endswith(EventReason.RESIZED)

@@ -82,7 +82,7 @@ def prefix(label: str, *, colour: bool) -> str:
 
 #: Maximum number of failed jobs that are shown with details.
 _MAX_DETAILED = 3
-#: Maximum number of succeeded jobs, and of other jobs, that have their own line.
+#: At most this many succeeded jobs, and at most this many other jobs, have their own line.
 _MAX_JOBS = 20
 #: Maximum number of replicas that are named in one line.
 _MAX_NAMES = 8

@@ -50,7 +50,7 @@ class BackgroundWriter:
             self._change.notify()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds until all output is written; return whether it is. Can be called again."""
+        """Wait until all output is written. Return False if this takes over `timeout` seconds. Can be called again."""
         with self._change:
             self._closed = True
             self._change.notify()
