@@ -27,7 +27,8 @@ from trainwright.runtime.ports import Clock
 
 #: A certificate and its key, in PEM.
 KeyPair = tuple[bytes, bytes]
-#: A token file is read again after this time. It is short, because the kubelet renews a token before it expires.
+#: Seconds after which a token file is read again. The kubelet writes a new token before the old token expires, so the
+#: client must notice a new token soon.
 _TOKEN_FILE_SECONDS = 60.0
 _PLUGIN_TIMEOUT_SECONDS = 60.0
 _PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -36,7 +37,7 @@ _PLUGIN_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class AuthHeaders(Struct, frozen=True, eq=False):
-    """Headers for a request, and the client certificate for its connection. Other credentials are another object."""
+    """Headers for a request, and the client certificate for its connection. New credentials are a new AuthHeaders."""
 
     headers: Mapping[str, str]
     key_pair: KeyPair | None = None
@@ -55,7 +56,7 @@ class Credentials(Protocol):
 
 
 def credentials(access: Access, clock: Clock) -> Credentials:
-    """The user's credentials: the first that exists of token file, token, password, exec plug-in, certificate only."""
+    """The user's credentials. If there are several, use the first of: token file, token, password, exec plug-in."""
     user, value = access.user, access.user.value
     if value.auth_provider is not None:
         raise user.error("auth-provider", "not supported, nor by kubectl any more; use an exec plug-in")
@@ -181,7 +182,7 @@ class PluginCredentials:
         self._lock = asyncio.Lock()
 
     async def auth_headers(self) -> AuthHeaders:
-        """Valid credentials; without these, the plug-in runs first. Raises UnavailableError if the plug-in fails."""
+        """Valid credentials. If there are none, run the plug-in first. Raises UnavailableError if the plug-in fails."""
         async with self._lock:
             if self._auth is None or (self._expires is not None and self._clock.now() >= self._expires):
                 self._accept(await self._run())
@@ -189,7 +190,7 @@ class PluginCredentials:
             return self._auth
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Let the next request run the plug-in again, unless the plug-in has run since these credentials were used."""
+        """Drop these credentials, so that the next request runs the plug-in. Keep newer credentials if they exist."""
         if self._auth is auth:
             self._auth = None
         return True

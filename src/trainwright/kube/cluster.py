@@ -127,6 +127,7 @@ class KubeCluster:
         """Merge-patch an object, or its status alone."""
         custom = "." in resource.group and not resource.group.endswith(".k8s.io")
         if status and uid and not version and custom:
+            # In a status patch of a custom resource, API servers ignore the UID. So send the version instead.
             version = await self._version_of(resource, key, uid)
         if pinned := pins(uid, version):
             body = {**body, "metadata": {**(body.get("metadata") or {}), **pinned}}
@@ -136,7 +137,7 @@ class KubeCluster:
         return decode_object(resource, await self.http.send(request))
 
     async def _version_of(self, resource: Resource, key: Key, uid: str) -> str:
-        """The version of the object with this UID. API servers ignore a UID in a status patch of a custom resource."""
+        """The version of the object with this UID. Raises ConflictError if the object has another UID."""
         meta = decode_metadata(await self._get(resource, key))
         if meta.uid != uid:
             raise ConflictError(f'{resource.id} "{key.name}": its UID is {meta.uid}, not {uid}')
@@ -180,7 +181,7 @@ def pins(uid: str, version: str) -> dict[str, str]:
 
 
 def _still_exists(meta: ObjectMeta) -> bool:
-    """Whether an object still exists after a deletion. The answer can also be the last state of a removed object."""
+    """Whether the object in the answer to a delete request still exists. Some answers contain a removed object."""
     kept = meta.deletion_grace_period_seconds or meta.finalizers
     return meta.deletion_timestamp is not None and bool(kept)
 

@@ -69,7 +69,7 @@ class Request(Struct, frozen=True):
     content_type: str = "application/json"
     #: Whether sending the request twice has the same effect as sending it once.
     idempotent: bool = False
-    #: Whether the request contains the UID of its object, so that the server refuses it for another object.
+    #: Whether the request contains a UID. The server then refuses the request if the object has another UID.
     pinned: bool = False
 
     @property

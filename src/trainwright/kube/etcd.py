@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client for the etcd server with the sizes of elastic jobs. It uses the JSON gateway of etcd over HTTP.
+"""A client for the etcd server that stores the sizes of elastic jobs. The client uses etcd's JSON gateway over HTTP.
 
-This etcd belongs to the jobs and not to the Kubernetes cluster. It needs no credentials and can be unreachable.
+This server is not the etcd of the Kubernetes cluster. It needs no credentials. Jobs still run if it does not answer.
 """
 
 from base64 import b64encode
@@ -53,7 +53,7 @@ class Etcd:
 
 
 async def _revise(session: ClientSession, server: str, key: str, value: str) -> str | None:
-    """Read the key, then write it unless another client has changed it in between. The next call sees that change."""
+    """Read the key, then write it. If another client changes the key in between, do not write."""
     name = _base64(key)
     found = await _post(session, f"{server}/v3/kv/range", {"key": name}, _RangeResponse)
     if not found.kvs:

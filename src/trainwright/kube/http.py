@@ -43,7 +43,7 @@ from trainwright.kube.session import ApiSession
 from trainwright.runtime.election import Elector
 
 T = TypeVar("T")
-#: A function that gets the verb, the resource's id, the HTTP code (0: no answer) and the seconds of each attempt.
+#: Called after each attempt with the verb, the resource's id, the HTTP code (0: no answer) and the duration in seconds.
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
@@ -51,7 +51,7 @@ _CONNECTION_ERRORS = (ClientError, TimeoutError, OSError)
 
 
 class RateLimit:
-    """Allows `rate` requests per second, and `burst` requests at once after a pause, in the order of the calls."""
+    """Allows `rate` requests per second; after a pause, it allows `burst` requests at once. Calls keep their order."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, max(burst, 1)
@@ -87,7 +87,7 @@ class WriteFence:
     def check(self) -> None:
         """Raise UnavailableError if a write must not be sent now.
 
-        The client also calls this immediately before the first byte, because the process can be suspended after `wait`.
+        The client also calls this just before it sends the first byte, as the process can be suspended after `wait`.
         """
         if self._closed:
             raise UnavailableError("nothing is written: this operator is about to end")
@@ -235,8 +235,8 @@ def _refused(request: Request, response: ClientResponse, data: bytes, auth: Auth
         return _FailedAttempt(ForbiddenError(f"the server does not know who we are: {error}"), rejected=auth)
     if code == 422 and request.pinned and status.has_cause("metadata.uid"):
         return _FailedAttempt(ConflictError(f"another object of that name: {error}"))
-    # Two errors do not go away with a retry: an invalid object, and ResourceVersionTooLarge, for which the server has
-    # already waited.
+    # A retry does not help against two errors: an invalid object, and ResourceVersionTooLarge. Before it sends the
+    # second error, the server has already waited for this version.
     final = status.has_cause("ResourceVersionTooLarge") or isinstance(error, InvalidError)
     busy = isinstance(error, TooManyRequestsError)
     return _FailedAttempt(error, temporary=busy or (code >= 500 and not final), harmless=busy)

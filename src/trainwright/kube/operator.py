@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator: it runs the controller of `runtime` on a cluster while it is the leader, and serves health checks.
 
-It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all
-fields that it writes, waits for the lease, and then runs the controller. When it is asked to stop, it waits for the
-current passes and releases the lease.
+The operator first serves health checks and waits until the API server answers. It checks that the installed CRDs have
+all status fields that the operator writes. It waits for the lease, then runs the controller. When the operator is
+asked to stop, it waits for the current passes and releases the lease.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ class _Operator:
         async with serve_health(options.addresses, self._healthy, self._ready, self._telemetry.expose):
             controller = self._controller = await self._prepare()
             await (self._elector.lead(lambda: self._work(controller)) if self._elector else self._work(controller))
-        # Only a lost lease leads here: without leader election, `_work` ends only by an error or a cancellation.
+        # The code comes here only if the lease is lost. Without leader election, `_work` always ends with an exception.
         raise EngineError("the lease is lost: another operator leads now, or the API server was away for too long")
 
     async def wind_down(self) -> None:
@@ -214,7 +214,7 @@ class _Operator:
 
 
 async def check_definition(cluster: Cluster, kind: Kind) -> None:
-    """Refuse a CRD that lacks fields of the ledger: the API server would drop these fields, and jobs would restart."""
+    """Refuse a CRD without the fields of the ledger: API servers would drop the ledger, and jobs would start again."""
     name = f"{kind.plural}.{kind.group}"
     try:
         definition = await cluster.get(DEFINITIONS, Key("", name))

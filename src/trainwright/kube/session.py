@@ -2,7 +2,7 @@
 """Connections to one API server as one user: TLS, proxy and keep-alive.
 
 The session keeps connections open for the next request. When the client certificate changes, new requests use new
-connections, and after a while the session closes the old connections. Only watches still use them then.
+connections. A minute later, the session closes the old connections. This interrupts only watches.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, UserEntry
 from trainwright.runtime.ports import Clock, WallClock
 
-#: Seconds after which we close an idle connection. This must be less than 90 s, after which API servers close it.
+#: Seconds after which we close an idle connection. API servers close it after 90 s, and we must close it earlier.
 _IDLE_SECONDS = 60.0
 #: TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of probes.
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -104,7 +104,7 @@ class ApiSession:
         session = ClientSession(
             connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_READ_BUFFER_BYTES
         )
-        # Otherwise aiohttp would repeat some requests (also deletions) without another call of `check`.
+        # Forbid retries by aiohttp: it would send some requests again, even deletions, without a new call of `check`.
         session._retry_connection = False
         return session
 

@@ -146,7 +146,7 @@ class _Reader:
         return body
 
     async def readable(self, resource: Resource) -> Sequence[Body] | None:
-        """The objects of all namespaces, or only of `namespace` if others are forbidden; None if all are forbidden."""
+        """The objects of all namespaces. If the server forbids this: those of `namespace`. If it forbids both: None."""
         request, one_namespace = f"list {resource.id}", Selection(namespace=self._namespace)
         for scope in (EVERYTHING, one_namespace) if resource.namespaced else (EVERYTHING,):
             try:
@@ -187,7 +187,7 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
         job = loaded.job
         if job.ledger.outcome is not None:
             continue
-        # Another controller can have written a status with other fields, so only the decoded part is used.
+        # Another controller may have written this status. Use only the status fields that our type of the kind decodes.
         running += kind.phase_of(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
@@ -247,7 +247,7 @@ def _deployments(
 
 
 def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[str, str], tuple[str, ...]]:
-    """For each service account that can write the status of our kinds: these kinds. Only a controller needs that right.
+    """The kinds whose status a service account can write, by account. Only a controller needs this permission.
 
     Rules for all API groups (`*`) do not count, because administrators have such rules.
     """
@@ -279,7 +279,7 @@ def _may_write(kind: Kind, role: Body) -> bool:
 def _unused_accounts(
     accounts: dict[tuple[str, str], tuple[str, ...]], deployments: Iterable[Body]
 ) -> list[ControllerSign]:
-    """Accounts with such permissions that no Deployment uses: perhaps the controller runs elsewhere or was removed."""
+    """Those `accounts` that no Deployment uses. Perhaps their controller runs elsewhere, or it was removed."""
     used = {_account(one) for one in deployments}
     text = "may write the status of these jobs; no Deployment uses it"
     return [

@@ -54,7 +54,7 @@ class Addresses:
         self._hosts: dict[_NamespacedName, tuple[str, str]] = {}
         self._ports: dict[tuple[str, str, int], int] = {}
         self._unwritten: dict[str, OwnerReservations] = {}
-        #: By UID of a job: the endpoints of its last call of `reserve`, and the result.
+        #: By UID of a job: the endpoints and the result of the last call of `reserve`. An equal call gets this result.
         self._reserved: dict[str, tuple[tuple[Endpoints, ...], Reserved]] = {}
         bodies, version = store.list(ADDRESSES)
         for body in bodies:
@@ -82,7 +82,7 @@ class Addresses:
         self._release_deleted()
         owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
         owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-        # Each pool has its own names: if the job was edited, an earlier pod of this name may have used the other pool.
+        # A user can edit the job and switch host network on or off. The suffix keeps the addresses of both cases apart.
         name = meta["name"] if pool is None else f"{meta['name']}{_HOST_NETWORK_SUFFIX}"
         return self._host_for((meta["namespace"], name), owner, pool or self._pool)
 
@@ -123,7 +123,7 @@ class Addresses:
         return reserved
 
     def _owner_reference(self, job: Job) -> Body:
-        """The owner reference of the job. Raises NotFoundError for a deleted job: its addresses would stay reserved."""
+        """The owner reference of the job. NotFoundError: the job is deleted, so nothing would release its addresses."""
         resource = JOBS[job.kind]
         if self._store.get(resource, job.key)["metadata"]["uid"] != job.uid:
             raise NotFoundError(f"{resource.id} {job.key} has been replaced by another job")
@@ -167,7 +167,7 @@ class Addresses:
     def _write(self, reservations: OwnerReservations) -> None:
         spec, reservations.unwritten = reservations.unwritten, {}
         if reservations.stored:
-            # If the Address object was deleted together with its owner, the watch will report the deletion.
+            # The Address object may be deleted with its owner. Ignore this: `_release_deleted` handles the deletion.
             with suppress(NotFoundError):
                 self._store.patch(ADDRESSES, reservations.key, {"spec": spec})
             return

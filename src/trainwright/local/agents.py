@@ -161,7 +161,7 @@ class AgentProcesses:
             self._settings.notify(f"{node.node} is started again")
             self._agents[node.node] = agent = await self._launch(node)
             if self._stopping.is_set():
-                agent.kill()  # `stop` did not see this agent, because the agent started later.
+                agent.kill()  # `stop` was called before this agent existed, so kill it here.
 
     async def _follow_agent(self, agent: AgentProcess) -> None:
         """Forward an agent's notices; kill the agent if it does not answer. After its end, mark its node as lost."""

@@ -59,7 +59,8 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         #: The runtime (`sandbox` or `process`), and the reason for this choice; `start` sets both values.
         self.runtime, self.choice = settings.runtime, ""
-        #: Gets an exception when a part of the engine fails. A caller that waits for a job must also wait for this.
+        #: If a part of the engine fails, this future gets the exception. A caller that waits for a job must also wait
+        #: for this future.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:

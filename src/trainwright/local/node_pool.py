@@ -56,7 +56,7 @@ class NodePool:
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Choose the runtime: the runtime of the settings, or else the sandbox if it works here. Raises EngineError."""
+        """Use the runtime of the settings. `auto` means sandbox, or process if sandboxes fail. Raises EngineError."""
         if self._settings.runtime == "process":
             await self._use_runtime("process", PLAIN)
             return
@@ -149,6 +149,6 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
 
 
 def _visible_folders(settings: EngineSettings) -> tuple[str, ...]:
-    """Folders that pods see even inside /tmp: the working directory, our Python, the user's virtual environment."""
+    """The working directory, our Python, the virtual environment. Pods see these folders even if they are in /tmp."""
     venv = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
     return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *venv)))

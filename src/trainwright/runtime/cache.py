@@ -2,10 +2,10 @@
 """What the controller knows of the cluster: a cache of the objects of each resource, by key and by owning job.
 
 The watch and our own writes update a cache. A cache guarantees read-your-writes: it stores the response of a write at
-once if the response is newer than the cached object, and an old watch event cannot restore an object that we deleted.
-A cache ignores a response that is not newer than the last watch event: the watch has already reported this version,
-and if the object is not cached, it was deleted after the write. So a late watch can delay an action but cannot cause
-the same action twice, and the controller needs no list of expected changes.
+once, and an old watch event cannot restore an object that we deleted. Sometimes the watch reports a write before the
+response arrives. Then the cache ignores the response, because the object may have been changed or deleted since. So a
+late watch can delay an action but cannot cause the same action twice, and the controller needs no list of expected
+changes.
 """
 
 from collections import Counter
@@ -217,11 +217,11 @@ class NodeIndex:
                 self._known[key.name] = node
                 if before is None or _relevant_state(before) != _relevant_state(node):
                     changed.add(key.name)
-        # Whether a node that does not answer counts as lost depends on how many other nodes answer.
+        # Also check the pods of all unready nodes: the number of ready nodes decides if an unready node counts as lost.
         return changed | {name for name, node in self._known.items() if not node.ready} if changed else changed
 
     def add_missing(self, names: Iterable[str]) -> None:
-        """Mark each of these nodes as removed since now if it is unknown: a pod runs on it, but no list contains it."""
+        """Add unknown nodes as removed nodes: pods are on these nodes, but the API server has no such nodes."""
         if not self.cache.synced:
             return
         for name in names:
@@ -263,7 +263,7 @@ class ClusterCache:
         self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
     def affected_jobs(self, keys: set[Key]) -> set[str]:
-        """The UIDs of jobs to check again after these nodes changed: their pods are on changed or unready nodes."""
+        """The UIDs of the jobs to check after these nodes changed: jobs with pods on changed or unready nodes."""
         nodes = self.nodes.update(keys)
         pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
         return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}

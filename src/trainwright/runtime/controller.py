@@ -35,11 +35,11 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: After a conflict the watch normally requeues the job. If the watch is late, the job is requeued after this delay.
 _CONFLICT_RETRY_SECONDS = 1.0
-#: Large jobs get many events in a short time. Before a pass, the controller collects events for this many seconds per
-#: CPU second of the last decision, so that one pass handles many events.
+#: Large jobs get many events in a short time, so the controller delays a pass to handle many events together. The delay
+#: is the CPU time of the job's last decision, multiplied by this factor.
 _COALESCE_PER_DECISION_SECOND = 15.0
-#: The controller also collects events for this many seconds per queued job, up to the second number of seconds. So
-#: each job needs fewer passes when the queue is long.
+#: If the queue is long, passes are delayed too, so that each job needs fewer passes. The first number is the delay per
+#: queued job; the second number is the maximum delay. The longest of all delays applies.
 _COALESCE_PER_QUEUED_JOB_SECONDS, _MAX_QUEUE_COALESCE_SECONDS = 0.01, 1.0
 _DRAIN_POLL_SECONDS = 0.01
 

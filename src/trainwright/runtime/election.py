@@ -96,7 +96,7 @@ class Elector:
         return {"lease": str(self._config.key), "identity": self._config.identity}
 
     async def _attempt(self, *, first: bool = False) -> bool:
-        """Get or renew the lease; return whether we hold it. With `first`, raise errors that a retry cannot repair."""
+        """Get or renew the lease; return whether we hold it. With `first`, raise Forbidden and NotFound errors."""
         sent_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._config.renew):
@@ -158,7 +158,7 @@ class Elector:
         return True
 
     async def _create_namespace(self, missing: NotFoundError) -> None:
-        """Create the lease's namespace. If it exists, raise `missing`, because then something else is missing.
+        """Create the lease's namespace. If it exists, the error `missing` has another cause: raise `missing`.
 
         The elector calls this only after the API server has refused to create the lease. The namespace of an installed
         operator exists, so an installed operator does not need the permission to create namespaces.
@@ -215,7 +215,7 @@ class Elector:
         self._held_until = 0.0
 
     async def _clear_holder(self, lease: Lease) -> None:
-        """Remove the holder. After a conflict, read the lease again: the server may have stored a cancelled renewal."""
+        """Remove the holder. A renewal that we cancelled can cause a conflict; then read the lease and retry once."""
         body = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro_time(self._clock.now())}}
         try:
             await self._cluster.patch(LEASES, self._config.key, body, version=lease.metadata.resource_version)

@@ -39,8 +39,8 @@ Effect = TypeVar("Effect", Create, Delete, Patch)
 _NAME_TAKEN_RETRY_SECONDS = 1.0
 #: If a child of an older job keeps a name for longer than this, the user is told: perhaps the child's node is lost.
 _NAME_TAKEN_REPORT_AFTER = timedelta(seconds=90)
-#: After a child is created, the job waits this long for its next pass, because only counts have changed. A pod that
-#: starts wakes the job earlier.
+#: Seconds from the creation of a child to the next pass. The pass is not urgent, because it only updates counts in the
+#: status. If a pod starts earlier, its event causes an earlier pass.
 _CREATED_REQUEUE_SECONDS = 1.0
 
 

@@ -106,7 +106,7 @@ class Informer:
         )
 
     async def _rest(self, error: ApiError | None) -> None:
-        """Wait before the next try, even without an error, because a server may end every watch at once."""
+        """Wait before the next try, even without an error, because a server may end each new watch immediately."""
         loop = asyncio.get_running_loop()
         if error is not None and not isinstance(error, GoneError):
             _LOG.warning(LogMessage("watch interrupted", resource=self.cache.resource.id, error=error))

@@ -3,7 +3,7 @@
 
 The controller calls `observe` with every ledger that is certainly stored. Only differences from the previous ledger
 are counted, so a repeated pass counts nothing twice. If the response of a write was lost, the change is counted when
-the watch reports it. In the first ledger of a job nothing is counted: the operator that wrote it has counted it.
+the watch reports it. The first ledger that we see counts nothing: its writer has counted it.
 """
 
 import logging

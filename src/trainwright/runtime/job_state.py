@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller remembers about jobs between passes: the state of each job, host ports, elastic sizes.
 
-A controller can lose all of this without harm, because it only saves work. This includes a ledger that is decided but
-not stored yet: if the process dies, the next controller makes the same decisions again.
+A controller can lose all of this without harm: it only saves work. Even a ledger that is decided but not stored
+can be lost. If the process dies, the next controller makes the same decisions again.
 """
 
 import logging
@@ -58,16 +58,16 @@ class JobState:
         self.refusal_waits: dict[ChildKey, float] = {}
         #: For each child that waits because another object has its name: the time at which the wait began.
         self.name_taken_since: dict[ChildKey, datetime] = {}
-        #: The last warning on each topic, without its numbers. A warning is not sent again while it stays the same.
+        #: The text of the last warning on each topic, without digits. A new warning with an equal text is not sent.
         self.warnings: dict[Topic, str] = {}
         #: The current pass requests another pass after this many seconds.
         self.requeue_seconds: float | None = None
         #: The time at which the stored status became out of date.
         self.stale_since: datetime | None = None
-        #: Roles and reasons of waiting pods that events have reported, and the time of the last check.
+        #: Pairs (role, reason) for which an event has reported that pods wait, and the time of the last check.
         self.reported_waits: set[tuple[str, str]] = set()
         self._waits_checked_at: datetime | None = None
-        #: Whether pods that must be deleted still existed in the last pass. When they are gone, the status is urgent.
+        #: Whether pods that must be deleted existed in the last pass. When none is left, the status is due at once.
         self.cleaning = False
         #: Whether the job has ended, its clean-up is over, and its final status is stored.
         self.cleaned_up = False
@@ -128,7 +128,7 @@ class JobState:
         return True
 
     def begin_pass(self, now: datetime) -> None:
-        """Begin a pass. If the clock was set back, retries that wait for a time become due at once."""
+        """Begin a pass. If the clock was set back, allow all retries now: the stored retry times are wrong."""
         if self._last_pass is not None and now < self._last_pass:
             self.blocked_until, self.registry_retry_at = {}, None
             self.refusals = {key: replace(one, retry_at=now) for key, one in self.refusals.items()}

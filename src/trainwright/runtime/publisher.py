@@ -76,7 +76,7 @@ class Publisher:
         return self._count_delay - (now - state.stale_since).total_seconds()
 
     def add_wait_events(self, job: Job, status: Status, state: JobState, now: datetime) -> None:
-        """Add an event for each new reason why pods wait, if the kind reports pods. Checks only every few seconds."""
+        """If the kind sets `reports_pods`, add an event for each new reason why pods wait. Checks every few seconds."""
         if not state.kind.reports_pods or job.unmanaged or job.foreign or not state.is_wait_check_due(now):
             return
         for role_and_reason, event in wait_events(status, now).items():
@@ -89,7 +89,7 @@ class Publisher:
         if not job.invalid or job.unmanaged:
             state.warnings.pop(MANIFEST_TOPIC, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
-            # The job has begun, or its ledger is unreadable. It continues unchanged; only a warning shows the error.
+            # The job is invalid, but it has begun or its ledger is unreadable. So the job does not fail; only warn.
             state.warn(MANIFEST_TOPIC, Notice(EventReason.UNFIT, job.invalid))
         if state.unsent_events and state.pending is None:
             events, state.unsent_events = state.unsent_events, ()
@@ -99,7 +99,7 @@ class Publisher:
                 await self._recorder.record(job, emit)
 
     async def report_stuck(self, job: Job, state: JobState, error: ApiError) -> None:
-        """Send an event about a refused pass, because the API server may also refuse a status with this information."""
+        """Report with an event that the API server refuses a write: the server may refuse a status that reports it."""
         text = f"the API server refuses the next step of this job, and the operator retries it: {error.reason}: {error}"
         event = Notice(EventReason.STUCK, text)
         transient = isinstance(error, UnavailableError | TooManyRequestsError)

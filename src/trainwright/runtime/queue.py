@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from trainwright.runtime.telemetry import Telemetry
 
 K = TypeVar("K")
-#: The heap may keep this many stale timers in addition to two entries per key.
+#: Old heap entries are removed when the heap has more than two entries per key plus this number.
 _MAX_STALE_TIMERS = 256
 #: At most this many keys of high priority overtake the first key of low priority.
 _MAX_OVERTAKES = 8

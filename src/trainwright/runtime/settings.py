@@ -29,7 +29,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     #: After the API server refused a child, the next try is after this time, which doubles up to `refused_most`.
     refused: float = 1.0
     refused_most: float = 30.0
-    #: A create request without an answer counts as refused if the pause between two passes has grown to this time.
+    #: A create request without an answer counts as refused when the pause after failed passes has grown to this time.
     unanswered: float = 0.4
     #: Lower-case names of the kinds of job to manage; None means all.
     kinds: frozenset[str] | None = None
@@ -39,5 +39,5 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     child_events: bool = False
     #: The time between two searches for children whose job is gone; 0 means never.
     orphan_period: float = 0.0
-    #: Resources, in this cluster, of children that belong to a whole job and not to one replica.
+    #: The resources of extras that exist in this cluster, apart from ConfigMaps.
     extras: tuple[Resource, ...] = (POD_GROUPS,)

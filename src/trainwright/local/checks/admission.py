@@ -102,7 +102,7 @@ def job_hook(kind: Kind) -> "Hook":
 
     def admit(before: Body | None, body: Body) -> Body:
         if before is not None and before.get("spec") is body.get("spec"):
-            return body  # The spec does not change. Do not check it: a stored job stays valid.
+            return body  # The spec does not change, so it was checked before.
         loaded = _load(kind, body)
         _raise_problems(body, loaded.errors)
         known = _load(kind, before).wire if before is not None else None

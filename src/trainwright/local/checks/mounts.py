@@ -127,7 +127,7 @@ def _volume_problems(path: str, volume: Body, known: KnownObjects) -> Iterator[P
 
 
 def _written_files(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
-    """Problems of volumes whose files the agent writes. The functions of the agent itself find these problems."""
+    """Problems of volumes whose files the agent writes. This calls the functions with which the agent writes files."""
     pod: Body = {"metadata": {}, "spec": spec}
     for place, kind, body in _sources(volume, path):
         if kind == "serviceAccountToken":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before a run starts anything, finds what can never work on this machine.
+"""Checks jobs before a run starts anything, and reports what can never work on this machine.
 
-The checks use the pods as they will be created (a run mode can replace commands) and report paths in the manifest. They
-do not report what can succeed later, for example a pod that waits for resources; the scheduler and the agents do this.
+The checks use the pods as they will be created (a run mode can replace commands) and report paths in the manifest.
+Some problems can go away later, for example too few free resources. Only the scheduler and the agents report these.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from trainwright.model.site import Site
 from trainwright.node.devices.inventory import GPU
 from trainwright.node.requests import asks, total
 
-#: The fields that contain the name of a queue, in this order: of GenericJob, of TFJob and PaddleJob, of PaddleJob.
+#: Paths of fields with the name of a queue. Line 1 is for GenericJob, line 2 for TFJob and PaddleJob, 3 for PaddleJob.
 _QUEUE_FIELDS = (
     ("spec", "scheduler", "t9kScheduler", "queue"),
     ("spec", "runPolicy", "schedulingPolicy", "queue"),
@@ -83,7 +83,7 @@ def check(
 
 
 def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
-    """Report a ConfigMap with the same name as the job's own ConfigMap, for which pods would then wait for ever."""
+    """Report a ConfigMap with the name of the ConfigMap that the job creates. The job's pods would wait for ever."""
     if known.conflicts:
         message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
         yield Problem("metadata.name", message)
@@ -145,7 +145,7 @@ def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Seque
     """Report a gang that needs more than all nodes have. For a job without a gang, this is only a warning."""
     if not node_infos:
         return
-    # If one pod requests more of a resource than any node has, `_placement_problems` reports it, so skip it here.
+    # Skip each resource of which one pod alone requests more than any node has: `_placement_problems` reports these.
     names = {name for pods in all_pods for name, _ in pods.requests}
     largest = {name: max(one.total.get(name, 0) for one in node_infos) for name in names}
     reported = {name for pods in all_pods for name, amount in pods.requests if amount > largest[name]}

@@ -12,7 +12,7 @@ _REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Toleration(Struct, frozen=True):
-    """A toleration of a pod: it matches taints. An empty field matches all taints."""
+    """A toleration of a pod, as in Kubernetes. A taint that matches all its fields does not keep the pod away."""
 
     key: str = ""
     operator: str = "Equal"
@@ -41,7 +41,7 @@ class LabelExpression(Struct, frozen=True):
 
 
 class NodeTerms(Struct, frozen=True):
-    """The conditions that a pod's node must fulfil. Equal terms are evaluated once per pass; most pods have none."""
+    """The conditions that a pod's node must fulfil. For equal NodeTerms, a pass finds the nodes only once."""
 
     selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
@@ -125,7 +125,7 @@ def _taint(given: Any) -> NodeTaint:
 
 
 def refusal(pod: NodeTerms, node: NodeTraits) -> str:
-    """A short text that says why the node refuses such a pod, so that nodes can be counted by it; empty if accepted."""
+    """Why the node refuses such a pod; empty if it accepts. It is short: messages count nodes with equal texts."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:

@@ -18,7 +18,7 @@ from trainwright.model.meta import Key
 from trainwright.node.devices.inventory import LeasedDevices
 from trainwright.node.requests import Amounts, amounts, asks
 
-#: The amount of a resource that nodes do not report: 2^63 bytes, in thousandths of a byte, which is always enough.
+#: If a node does not report this resource, the resource counts as unlimited: 2^63 bytes. Amounts are in thousandths.
 _UNMETERED = {"ephemeral-storage": 2**63 * 1000}
 _ENDED_PHASES = ("Succeeded", "Failed")
 

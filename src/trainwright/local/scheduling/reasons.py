@@ -16,7 +16,7 @@ from trainwright.node.requests import PODS, Amounts, free_of, needed, present, t
 
 Requests = tuple[tuple[str, int], ...]
 NEVER = "can never fit: "
-#: A pod uses 0.01 of a node in addition to its requests. Pods are counted in thousandths, so this is for a thousandth.
+#: Each pod adds 0.01 to the used share of its node. Amounts are in thousandths, so one pod has the amount 1000.
 _POD_SHARE = 0.01 / 1000
 
 
@@ -92,7 +92,7 @@ def pod_reason(pod: PodInfo, room: FreeRoom) -> str:
 
 
 def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
-    """The resources that the best node lacks even if it runs no pods; empty text if some node has enough."""
+    """What is missing on the nearest node even if it runs no pods. Empty text if some node is large enough."""
     missing = {name: _missing(requests, has) for name, has in nodes.items()}
     if not missing or not all(missing.values()):
         return ""
@@ -102,7 +102,7 @@ def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
 
 
 def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
-    """With one node, its full reason; with several, the number of nodes by reason and the best node's full reason."""
+    """The full reason of the nearest node. With several nodes, also the number of nodes for each short reason."""
     missing = {name: _missing(pod.requests, room.free[name]) for name in room.accepting(pod.terms)}
     refusals = {name: refusal(pod.terms, node.traits) for name, node in room.nodes.items() if name not in missing}
     nearest = ""
@@ -123,7 +123,7 @@ def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
 
 
 def gang_reason(min_members: int, placed: int, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
-    """The reason why the pods of a gang wait, which is the same for all. `placed` members do not need a node."""
+    """The reason why the pods of a gang wait; all get the same reason. `placed` members do not need a node any more."""
     head = f"gang needs {min_members} pod{'s' * (min_members != 1)} at once: "
     existing = placed + len(waiting)
     if existing < min_members:
@@ -139,7 +139,7 @@ def gang_reason(min_members: int, placed: int, waiting: Sequence[PodInfo], room:
 
 
 def _together(head: str, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
-    """The resources that the waiting members need together and that the nodes lack."""
+    """The reason that names each resource of which the waiting members together need more than the nodes have free."""
     requests = tuple(sorted(total(dict(pod.requests) for pod in waiting).items()))
     has = total(node.total for node in room.nodes.values())
     never = shortage(requests, has)
@@ -173,7 +173,7 @@ def _missing(requests: Requests, has: Mapping[str, int]) -> list[tuple[str, int]
 
 
 def _distance(missing: Iterable[tuple[str, int]], has: Mapping[str, int]) -> float:
-    """How much a node lacks: for each missing resource 1, plus the part of the request that is missing."""
+    """How far a node is from enough resources: each scarce resource adds 1 plus the missing fraction of the request."""
     return sum(1 + (amount - has.get(resource, 0)) / amount for resource, amount in missing)
 
 

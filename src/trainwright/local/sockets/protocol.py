@@ -29,7 +29,7 @@ HELLO, HELLO_ID = "hello", 0
 #: The maximum number of bytes of one read, and the maximum length of an engine's answer in bytes.
 CHUNK_BYTES, MAX_ANSWER_BYTES = 1 << 18, 1 << 30
 
-#: The maximum length of a Unix socket's address in bytes, without the final zero. Linux allows 107, other systems 103.
+#: The maximum length of a Unix socket's address in bytes, without the zero byte. Linux allows 107, other systems 103.
 _MAX_ADDRESS_BYTES = 103
 _OWN_DESCRIPTORS = "/proc/self/fd"
 

@@ -149,7 +149,7 @@ async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]
             writer.transport.abort()
         while tasks:
             await _cancel(tasks)
-        await asyncio.sleep(0)  # The transports close in the next iteration of the event loop.
+        await asyncio.sleep(0)  # wait one iteration of the event loop, in which the transports close
 
 
 def _track(task: Task[None], *sets: set[Task[None]]) -> None:

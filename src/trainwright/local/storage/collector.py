@@ -88,7 +88,7 @@ class ObjectRef(NamedTuple):
 
 
 class _Dependents:
-    """The objects that belong to one owner, each with whether it blocks a foreground deletion of the owner."""
+    """The objects that belong to one owner. The value in `refs` is True if the object blocks a foreground deletion."""
 
     __slots__ = ("blocking", "refs")
 
@@ -191,7 +191,7 @@ class Collector:
             self._tables.delete_dependent(ref, self._propagation(metadata, owners))
 
     def _propagation(self, metadata: Body, owners: list[Body]) -> Propagation:
-        """Foreground if an owner waits for this object and the object has dependents; else as its finalizers say."""
+        """What the finalizers say; else foreground if an owner waits and the object has dependents; else background."""
         finalizers = metadata.get("finalizers") or ()
         if ORPHAN in finalizers:
             return Propagation.ORPHAN
@@ -199,7 +199,7 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether an object has dependents, and none of these waits for others: a circle would wait for ever."""
+        """Whether an object has dependents to wait for. If one of them waits too, do not wait: it may be a circle."""
         refs = self._dependents_of(uid).refs
         return bool(refs) and not any(waits_for_dependents(self._tables.metadata(ref)) for ref in refs)
 

@@ -189,7 +189,7 @@ class Store:
         self._tables.of(resource).hooks.append(hook)
 
     def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
-        """Convert every whole object before it is stored, because it can have another served API version."""
+        """Convert each new object of the resource to the stored API version. Clients can send any served version."""
         self._tables.of(resource).conversion = conversion
 
     # -- reading ------------------------------------------------------------------------------------------------------
