@@ -18,8 +18,8 @@
         └── UnavailableError         5xx, or no answer at all
             └── UntrustedError           the server's certificate is not valid: a retry does not help
 
-The command line prints an error as one line on stderr and ends with its exit code. `runtime` handles ApiErrors itself
-and retries after transient errors.
+The command line prints an error as one line on stderr and ends with the exit code of that error. `runtime` handles
+every ApiError itself and retries after transient errors.
 """
 
 
@@ -42,7 +42,7 @@ class UsageError(TrainwrightError):
 
 
 class EngineError(TrainwrightError):
-    """The embedded engine cannot work: no runtime, no disk space, or a part of it does not answer."""
+    """The embedded engine cannot work: no runtime, no disk space, or a part of the engine does not answer."""
 
 
 class ApiError(TrainwrightError):
@@ -112,6 +112,6 @@ class UntrustedError(UnavailableError):
     """The certificate of the server is not valid."""
 
 
-#: The errors by reason, to decode the error responses of an API server.
+#: The error classes by reason, to decode the error responses of an API server.
 API_ERRORS: dict[str, type[ApiError]] = {kind.reason: kind for kind in ApiError.__subclasses__()}
 API_ERRORS[ApiError.reason] = ApiError

@@ -3,9 +3,9 @@
 
 All our sockets and the watches of API servers use this framing. Each protocol has a number: the side that connects
 sends its number first, and the other side refuses a different number. Raise the number with every change of
-`sockets.protocol` or `supervisor.protocol` that the other side would misunderstand.
+`sockets.protocol` or `supervisor.protocol` that an older version would misunderstand.
 
-The supervisor imports this module, so it uses only the standard library. Other code may use msgspec for the objects.
+The supervisor imports this module, so this module uses only the standard library. Other code may encode with msgspec.
 """
 
 import json
@@ -33,11 +33,11 @@ class LineSplitter:
 
     @property
     def partial(self) -> bool:
-        """Whether a line has begun and not ended."""
+        """Whether a line has begun, but its line break has not arrived."""
         return bool(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add data and return the complete lines without line breaks. Raises LineTooLongError for a longer line."""
+        """Add data and return the complete lines. Raises LineTooLongError if the incomplete line is too long."""
         *lines, rest = data.split(END)
         if lines:
             lines[0] = b"".join((*self._parts, lines[0]))
@@ -51,12 +51,12 @@ class LineSplitter:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One message as a line with its line break."""
+    """Return one message as a line that ends with a line break."""
     return _encode(message).encode() + END
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The object of one line. Raises ValueError if the line is not a JSON object."""
+    """Return the object that a line contains. Raises ValueError if the line is not a JSON object."""
     try:
         message = json.loads(line)
     except ValueError as error:
@@ -80,14 +80,14 @@ class Hello(TypedDict):
 
 
 def hello(protocol: int) -> Hello:
-    """The first message of this process."""
+    """Return the first message that this process sends."""
     return {"protocol": protocol, "version": __version__}
 
 
 def mismatch(message: Mapping[str, Any], protocol: int, other: str, this: str) -> str | None:
-    """Why the two processes cannot communicate, or None if they can. `other` and `this` name the processes in the text.
+    """Return why the two processes cannot communicate; None if they can. The text calls them `other` and `this`.
 
-    `message` is the Hello of the other process, or any first message of a version without Hello.
+    `message` is the Hello of the other process, or the first message of an old version that sends no Hello.
     """
     number = message.get("protocol")
     if number == protocol and type(number) is int:

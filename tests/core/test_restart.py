@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from passes import ON_EXIT, emitted, lived, look, names, on, undone, view
 
 from trainwright.core.budget import EndedReplica
-from trainwright.core.restart import apply_restarts, backoff_seconds
+from trainwright.core.restart import apply_restarts, restart_delay
 from trainwright.core.verdict import settle
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerStatus, Pod
@@ -38,7 +38,7 @@ def test_the_delay_is_a_second_doubling_to_a_minute(scope: RestartScope, tries: 
     entry = RoleLedger("worker", epoch, restarts={"Exit": restarts - restarts // 2, "Evicted": restarts // 2})
     retry = EndedReplica(worker, ReplicaState(0, epoch + tries, State.FAILED), EXIT)
 
-    assert expected == backoff_seconds(entry, retry, NOW)
+    assert expected == restart_delay(entry, retry, NOW)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_delay_is_a_second_doubling_to_a_minute(scope: RestartScope, tries: 
 def test_a_replica_that_lasted_is_forgiven(born: datetime | None, expected: float) -> None:
     retry = EndedReplica(role(restart=ON_EXIT), ReplicaState(0, 9, State.FAILED, failed(attempt=9, started=born)), EXIT)
 
-    assert expected == backoff_seconds(RoleLedger("worker"), retry, NOW)
+    assert expected == restart_delay(RoleLedger("worker"), retry, NOW)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_pod_that_somebody_removed_did_nothing_wrong(scope: RestartScope, expe
         role(restart=on(CauseKind.DELETED, scope=scope)), ReplicaState(0, 9, State.STOPPING), Cause(CauseKind.DELETED)
     )
 
-    assert expected == backoff_seconds(RoleLedger("worker", restarts={"Exit": 9}), retry, NOW)
+    assert expected == restart_delay(RoleLedger("worker", restarts={"Exit": 9}), retry, NOW)
 
 
 def test_a_pod_that_somebody_removed_is_made_again_as_soon_as_its_name_is_free() -> None:

@@ -48,7 +48,7 @@ class Engine:
         self.heartbeats.append(request)
 
     async def start(self) -> None:
-        config = AgentConfig(str(self.folder / "engine.sock"), settings(self.folder, node_grace=2.0))
+        config = AgentConfig(str(self.folder / "engine.sock"), settings(self.folder, silence_grace=2.0))
         await settle((self.folder / "engine.sock").exists)
         words = [sys.executable, "-m", "trainwright.local.agent_main", msgspec.json.encode(config).decode()]
         self.agent = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)

@@ -425,7 +425,7 @@ async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: AgentRig) -> 
 async def test_a_stopped_supervisor_is_killed_with_its_pods(tmp_path: Path) -> None:
     """Also a process that has left its session and forgotten whose it is; and only then the pod has failed."""
     stray = "echo $$; exec env -u TRAINWRIGHT_CONTAINER setsid sh -c 'echo $$; sleep 60; true'"
-    async with agent_rig(tmp_path, node_grace=0.5) as node:
+    async with agent_rig(tmp_path, silence_grace=0.5) as node:
         node.run(container(f"{stray} & exec sleep 60"), restartPolicy="Always")
         await settle(lambda: "pod" in [path.name for path in (tmp_path / "logs").glob("*")] and len(words(node)) == 2)
         pids = [int(word) for word in words(node)]
@@ -444,7 +444,7 @@ def words(node: AgentRig) -> list[str]:
 
 
 async def test_a_supervisor_that_goes_on_in_time_keeps_its_pods(tmp_path: Path) -> None:
-    async with agent_rig(tmp_path, node_grace=30.0) as node:
+    async with agent_rig(tmp_path, silence_grace=30.0) as node:
         node.run(container("echo $$; exec sleep 60"))
         await node.phase("Running")
         supervisor = node.agent.context.link.process.pid
@@ -458,7 +458,7 @@ async def test_a_supervisor_that_goes_on_in_time_keeps_its_pods(tmp_path: Path) 
 
 @pytest.mark.parametrize("kubelet", [False, True])
 async def test_an_agent_whose_supervisor_is_stopped_can_end(tmp_path: Path, *, kubelet: bool) -> None:
-    async with agent_rig(tmp_path, node_grace=0.5, kubelet=kubelet) as node:
+    async with agent_rig(tmp_path, silence_grace=0.5, kubelet=kubelet) as node:
         node.run(container("echo $$; exec sleep 60"))
         await node.phase("Running")
         await settle(lambda: node.log().strip())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a pod as a phase and a reason, for people. Called for every change of every pod, so it must be fast."""
+"""The state of a pod as a phase and a reason, for people. Every change of a pod calls this code, so it must be fast."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from trainwright.model.child import BACKING_OFF, Waiting
 from trainwright.model.job import Body
 from trainwright.model.meta import CONTAINER_SCHEME, KIND
 
-#: Reasons that every pod has for a short time. These reasons are not shown.
+#: Reasons that are normal or that say nothing new. These reasons are not shown.
 _ORDINARY_REASONS = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
 #: Maximum number of characters of a reason; a longer reason is shortened.
 _MAX_REASON = 300
@@ -19,7 +19,7 @@ _STATUS_LISTS = ("initContainerStatuses", "containerStatuses")
 
 
 class PodCondition(Struct, frozen=True, gc=False):
-    """The phase that we show for a pod, its reason, and how often the containers were restarted inside the pod."""
+    """The phase that we show for a pod, the reason, and how often containers were restarted inside the pod."""
 
     phase: str
     reason: str = ""
@@ -54,7 +54,7 @@ def states(status: Body) -> Iterator[tuple[str, Body]]:
 
 
 def exit_text(ended: Body) -> str:
-    """How a container ended: `exit code 1`, `OOMKilled (exit code 137)`, `killed by SIGKILL`."""
+    """A text that says how a container ended, for example `exit code 1`, `OOMKilled (exit code 137)`."""
     code, number, reason = ended.get("exitCode", 0), ended.get("signal") or 0, ended.get("reason", "")
     if reason not in _ORDINARY_REASONS:
         return f"{reason} (exit code {code})"
@@ -87,7 +87,7 @@ def _unscheduled(status: Body) -> str:
 
 
 def _waits_for_peers(pod: Body, status: Body) -> str:
-    """The reason of a pod that waits for the ConfigMap of its own job.
+    """The text to show if a pod waits for the ConfigMap of its own job; empty if the pod does not wait for it.
 
     This is not an error: the operator creates the ConfigMap as soon as all pods of the job have an address.
     """
@@ -102,7 +102,7 @@ def _waits_for_peers(pod: Body, status: Body) -> str:
 
 
 def _back_off(status: Body) -> str | None:
-    """How a container ended that is in restart back-off, or None. Such a pod does not run."""
+    """If a container waits for its restart (back-off), a text that says how it ended; otherwise None."""
     for one in status.get("containerStatuses") or ():
         waiting: Any = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") == BACKING_OFF:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices that the user declares (`--gpus N`, `--device NAME=N`, the devices file), and the table of device leases.
 
-`trainwright get --all-users` shows the table: which user and which run holds which device of this machine.
+`trainwright get --all-users` prints the table, which shows the user and the run that hold each device of this machine.
 """
 
 import os
@@ -34,7 +34,7 @@ _EXAMPLE = "huawei.com/Ascend910=8"
 
 
 def device_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that declare devices of this machine; `declared` reads their values."""
+    """Add the options that declare devices of this machine. `declared` reads the values of these options."""
     command = text_option(
         "--device-config",
         metavar="FILE",
@@ -73,7 +73,7 @@ def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dic
 
 
 def missing_variable_notices(devices: Mapping[str, DeviceSet]) -> list[str]:
-    """A notice for each resource without an environment variable that tells a container which devices it has."""
+    """A notice for each resource without an environment variable. Containers cannot know which devices they have."""
     notices = []
     for name, found in devices.items():
         if found.ids and not found.variables:
@@ -106,7 +106,7 @@ def _name_and_number(text: str) -> tuple[str, int]:
 
 
 def _name_problem(name: str) -> str:
-    """Why a resource name is wrong; empty if it is right. Only an extended resource can be a device."""
+    """A text that says why a resource name is wrong; empty if it is right. Only extended resources can be devices."""
     if _NAME.fullmatch(name) and not name.partition("/")[0].endswith("kubernetes.io"):
         return ""
     near = nearest(name, KNOWN_VARIABLES) or next((one for one in KNOWN_VARIABLES if one.endswith(f"/{name}")), "")
@@ -152,7 +152,7 @@ def _entry(where: str, name: str, entry: Any) -> DeviceSet:
 
 
 def _ids(where: str, given: Any) -> tuple[str, ...]:
-    """The ids that `8`, `0-7` or a list means."""
+    """The ids of the devices. `given` is a number such as `8`, a range such as `0-7`, or a list of ids."""
     if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_DEVICES:
         return numbered(given)
     if isinstance(given, str) and (match := _RANGE.fullmatch(given)) and int(match[1]) <= int(match[2]):
@@ -188,9 +188,10 @@ _HEAD = ["RESOURCE", "DEVICE", "USER", "JOB", "POD", "RUN", "PID", "AGE", "STATE
 
 
 def show_leases(form: str) -> None:
-    """Print every leased device in this form: table, wide, name, json or yaml. Raises EngineError."""
+    """Print every leased device. `form` is table, wide, name, json or yaml. Raises EngineError."""
     folder = LeaseFolder()
-    with folder.mutex():  # without the mutex, a run that takes a lease would find the lock held by us
+    # `held` locks each free device for a moment. The mutex keeps runs from trying to lease a device in this moment.
+    with folder.mutex():
         held = folder.held()
     if form in ("table", "wide") and not held:
         click.echo("no device of this machine is leased", err=True)
@@ -209,7 +210,7 @@ def _text(held: list[HeldDevice], form: str) -> str:
 
 
 def _state(one: HeldDevice) -> str:
-    """`ending`: the run was killed, and some of its processes still use the device."""
+    """The state of a leased device. `ending`: the run was killed, but some of its processes still use the device."""
     return "held" if one.holder.alive else "ending"
 
 

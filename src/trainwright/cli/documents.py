@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files that the user names (`-` is standard input), and find out which kind each document has.
+"""Read the files of the command line (`-` is standard input), and find out the kind of each document.
 
-A document without a known kind gets problems that say what was expected.
+If a document has no known kind, its problems say what was expected.
 """
 
 import sys
@@ -37,7 +37,7 @@ def examined(file: str) -> tuple[Document | MalformedError, ...]:
 
 
 def _bytes(file: str) -> bytes:
-    """The content; at most one byte more than allowed, which is enough to see that the file is too large."""
+    """The content, up to one byte more than the limit: this byte shows that the file is too large."""
     if file == "-":
         return sys.stdin.buffer.read(LARGEST + 1)
     with Path(file).open("rb") as stream:
@@ -91,7 +91,7 @@ class DocumentSubject(Struct, frozen=True):
         meant = {**body, "apiVersion": self.likely.api_version, "kind": self.likely.name}
         heads = {problem.path for problem in self.problems}
         others = load(self.likely, meant).problems
-        # For `knd: GenericJob`, `problems` already say that `kind` is missing.
+        # `self.problems` already report a missing `kind`; do not report a misspelt key such as `knd` a second time.
         return (*self.problems, *(one for one in others if "." in one.path or one.nearest not in heads))
 
 
@@ -109,7 +109,10 @@ def subject_of(body: Body) -> DocumentSubject:
 
 
 def _likely(version: object, word: object) -> Kind | None:
-    """The kind with this name in any version; otherwise the kind of this version with a similar name."""
+    """The kind that the user probably means: the kind with this name, even if its apiVersion differs.
+
+    Otherwise it is a kind with this apiVersion and a similar name. If one of the two is missing, only the other counts.
+    """
     named = next((kind for kind in KINDS if kind.name == word), None)
     if named is not None:
         return named
@@ -121,7 +124,7 @@ def _likely(version: object, word: object) -> Kind | None:
 
 
 def _missing(body: Body) -> list[Problem]:
-    """Problems for a missing apiVersion or kind. If one of them is known, the other has fewer valid values."""
+    """Problems for a missing apiVersion or kind. If the kind is known, only its apiVersions are expected."""
     meant = _misspelt(body.get("kind"))
     named = [kind for kind in KINDS if kind.name == body.get("kind") or kind == meant] or KINDS
     versions = " or ".join(version for kind in named for version in kind.served)
@@ -165,7 +168,7 @@ def _name(body: Body) -> str:
 
 
 def _printable(value: object, otherwise: str) -> str:
-    """The value if it is a name that can be printed in one line."""
+    """The value if it is a name that can be printed in one line; if not, the argument `otherwise`."""
     fit = isinstance(value, str) and value and value.isprintable() and len(value) <= 253
     return str(value) if fit else otherwise
 

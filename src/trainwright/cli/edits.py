@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands that change a running job: `trainwright annotate`, `suspend`, `resume`, `scale` and `delete`.
 
-The kind of a job knows which fields suspend it or change the number of its replicas.
+The kind of a job defines which fields suspend the job or change the number of its replicas.
 """
 
 import re
@@ -106,7 +106,7 @@ def _ended_or(reached: LiveJob, otherwise: str) -> str:
 
 
 def _phase(reached: LiveJob) -> str:
-    """The job's phase in the words that all kinds share (`Phase`); empty if the job does not exist any more."""
+    """The job's phase as a word of `Phase`, which all kinds share; empty if the job no longer exists."""
     status: Any = (reached.current() or {}).get("status") or {}
     found: str = (status.get("trainwright") or {}).get("phase", "")
     return found
@@ -148,7 +148,7 @@ def _role_and_size(text: str) -> tuple[str, int]:
 
 
 def _change(reached: LiveJob, wanted: dict[str, int]) -> Body:
-    """One patch for all roles. Raises UsageError if the job would be invalid with the patch."""
+    """One patch for all roles. Raises UsageError if the patch would make the job invalid."""
     body, change = reached.body, {}
     for role, number in wanted.items():
         patch = reached.kind.scale(body, role, number)

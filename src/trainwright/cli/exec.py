@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright exec`: run a command inside a replica of a running job, connected to our terminal or pipes.
 
-The engine knows the node of the replica; the supervisor of that node runs the command. The supervisor receives our
-standard files if they are pipes or files. If they are a terminal, it receives a new pseudo-terminal, and this process
-copies bytes and window sizes between the two terminals.
+The engine knows the node of the replica, and the supervisor of this node runs the command. If our standard streams are
+pipes or files, the supervisor receives these streams. If they are a terminal, the supervisor receives a new
+pseudo-terminal, and this process copies bytes and window sizes between the two terminals.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQU
 
 
 def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None) -> int:
-    """Run the command and return its exit code. With `tty=None` the command gets a terminal if we have one."""
+    """Run the command and return its exit code. With `tty=None`, the command gets a terminal if we have a terminal."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if tty and not sys.stdin.isatty():
         raise UsageError("-t needs a terminal, but standard input is not a terminal")
@@ -60,7 +60,7 @@ def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None
 
 
 class CommandNotStarted(UsageError):  # noqa: N818 - the name says what happened
-    """The command cannot be started. The exit code is as in a shell: 127 not found, 126 not executable."""
+    """The command cannot be started. The exit codes are those of a shell: 127 if not found, 126 if not executable."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -78,7 +78,7 @@ class _Connection:
         self._lines, self._ready = LineSplitter(_MAX_MESSAGE_BYTES), deque[bytes]()
 
     def start(self, request: TerminalExec, fds: list[int]) -> None:
-        """Start the command with these standard files. Raises CommandNotStarted with the reason."""
+        """Start the command with these standard streams. Raises CommandNotStarted with the reason."""
         socket.send_fds(self.socket, [encode(request)], fds)
         answer = self._read()
         if not answer.get("ok"):
@@ -134,7 +134,7 @@ def _with_terminal(connection: _Connection, request: TerminalExec) -> int:
 
 
 def _resize(terminal: int) -> None:
-    """Give the pseudo-terminal the size of our terminal. The kernel sends SIGWINCH to its processes."""
+    """Give the pseudo-terminal the size of our terminal. The kernel then sends SIGWINCH to the command."""
     with suppress(OSError):
         size = fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
@@ -142,10 +142,10 @@ def _resize(terminal: int) -> None:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Put our terminal into raw mode, so that the command receives each key, even Ctrl-C; at the end restore it."""
+    """Put our terminal into raw mode during the block, so that the command receives each key, even Ctrl-C."""
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps the input that was typed before
+        tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps input that the user has already typed
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
@@ -171,7 +171,7 @@ def _relay(connection: _Connection, terminal: int) -> int:
 def _copy(source: int, target: int) -> bool:
     try:
         data = os.read(source, _CHUNK_BYTES)
-    except OSError:  # a pseudo-terminal reports EIO when no process has it open any more
+    except OSError:  # reading a pseudo-terminal fails with EIO after all its processes have ended
         return False
     view = memoryview(data)
     while view:
@@ -185,7 +185,7 @@ def _drain(terminal: int) -> None:
         pass
 
 
-#: The annotation of a node with the path of its supervisor's socket.
+#: The key of a node's annotation. Its value is the path of the supervisor's socket.
 SUPERVISOR = f"{PREFIX}/supervisor"
 
 
@@ -237,7 +237,7 @@ def _pod(reached: LiveJob, word: str) -> Body:
         hint = f"; {meant}" if meant else f"; it has {known}" if pods else "; it has no replicas now"
         raise UsageError(f"{reached.run.key} has no replica {word!r}{hint}")
     state = condition(found)
-    if state.phase not in ("Running", BACKING_OFF):  # another container of the pod may still run
+    if state.phase not in ("Running", BACKING_OFF):  # while one container is in back-off, another can run
         why = f" ({state.reason})" if state.reason else ""
         raise UsageError(f"{word} is not running: {state.phase}{why}")
     return found

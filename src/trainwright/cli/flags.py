@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Option types of the command line: durations, and options in the style of Go programs, which a file can set too.
+"""Option types of the command line: durations, and options in the style of Go programs, which a file can also set.
 
-Go programs accept `-v=4`, `--leader-elect=true` and `-logtostderr`. The command lines of original controllers work here
-without a change. The option file is YAML with one key per option, `lease-duration` or `leaseDuration`. Its values
-become the defaults of the command, so environment variables and the command line override the file.
+Go programs accept `-v=4`, `--leader-elect=true` and `-logtostderr`. So do we, so that command lines of the original
+controllers work here without a change. The option file is YAML with one key per option, for example `lease-duration`
+or `leaseDuration`. Its values become the defaults, so environment variables and the command line override the file.
 """
 
 import re
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
-#: The longest duration, about a year. A longer time is a typing error, and some timers do not support it.
+#: The longest duration, about a year. A longer time is probably a typing error, and some timers do not support it.
 _MAX_SECONDS = 366 * 86400.0
 
 
@@ -34,7 +34,7 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
+        """Return the duration in seconds."""
         seconds = parse(str(value))
         if seconds is None or seconds > _MAX_SECONDS:
             self.fail(f"{value!r} is not a duration; write 30, 30s, 5m, 1h or 1h30m", param, ctx)
@@ -42,7 +42,7 @@ class Duration(click.ParamType[float]):
 
 
 def parse(text: str) -> float | None:
-    """The seconds of a text such as `30`, `1.5m` or `1h30m`; None if the text is not a duration."""
+    """The number of seconds in a text such as `30`, `1.5m` or `1h30m`; None if the text is not a duration."""
     try:
         seconds = float(text)
         return seconds if 0 <= seconds < inf else None
@@ -54,7 +54,7 @@ def parse(text: str) -> float | None:
 
 
 def spell(seconds: float) -> str:
-    """Format a duration: tenths of a second below a minute (`12.3s`), two units above (`5m03s`)."""
+    """Format a duration: below a minute with tenths of a second (`12.3s`), otherwise with two units (`5m03s`)."""
     if seconds < 59.95:
         return f"{max(seconds, 0):.1f}s"
     whole = round(seconds)
@@ -66,7 +66,7 @@ def spell(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Format a configured duration: `90 s`, `1.5 s`; from an hour on also as `spell` does."""
+    """Format a configured duration, for example `90 s`; from one hour on, add the text of `spell` in brackets."""
     return f"{seconds:g} s" + (f" ({spell(seconds)})" if seconds >= 3600 else "")
 
 
@@ -81,7 +81,7 @@ _FALSE = frozenset({"0", "f", "false", "n", "no", "off"})
 
 
 class GoCommand(click.Command):
-    """A command whose long options also work with one dash, and as environment variables under each of their names."""
+    """A command whose long options also work with one dash. Each long option name also has an environment variable."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -92,7 +92,7 @@ class GoCommand(click.Command):
             param.envvar = [*(f"{prefix}_{name}" for name in names), *given]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the second dash to long options."""
+        """Add the missing second dash to long options, then parse the arguments."""
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return super().parse_args(ctx, [_dashed(word, known) for word in args])
 
@@ -137,7 +137,7 @@ class PortRange(click.ParamType[tuple[int, int]]):
 
 
 class Servers(click.ParamType[str]):
-    """Addresses of servers: `host:port,…`. The servers use plain HTTP, so the scheme http:// may be left out."""
+    """Addresses of servers: `host:port,…`. The servers use plain HTTP, so users can leave out the scheme http://."""
 
     name = "servers"
 
@@ -157,7 +157,7 @@ class Servers(click.ParamType[str]):
 
 
 class Words(click.ParamType[frozenset[str]]):
-    """A list of words, `A,B`. The word `default` stands for all default words, and `none` for an empty list."""
+    """A list of words such as `A,B`. The word `default` means all default words, and `none` means an empty list."""
 
     name = "words"
 
@@ -178,7 +178,7 @@ class Words(click.ParamType[frozenset[str]]):
 
 
 class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
-    """A list of node conditions that mean a failure, such as `GPUReady=False`. `GPUMissing` means `GPUMissing=True`."""
+    """Node conditions that mean a failure, for example `GPUReady=False`. `GPUMissing` means `GPUMissing=True`."""
 
     name = "conditions"
 
@@ -188,7 +188,7 @@ class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> frozenset[tuple[str, str]]:
-        """Return the types, each with the status that means a failure."""
+        """Return the types of conditions, each with the status that means a failure."""
         if isinstance(value, frozenset):
             return value
         return frozenset([self._pair(word, param, ctx) for word in self._words.convert(value, param, ctx)])
@@ -201,14 +201,14 @@ class Conditions(click.ParamType[frozenset[tuple[str, str]]]):
 
 
 class ZapLevel(click.ParamType[int]):
-    """A level of zap, the log library of operators in Go: a word, or a number. Higher numbers log more."""
+    """A level of zap, the log library of operators in Go: a word, or a number. A higher number logs more messages."""
 
     name = "level"
-    #: The levels of Python's `logging`. Most commands do not need that module, and its import takes 3 ms.
+    #: The levels of Python's `logging` as numbers. An import of `logging` takes 3 ms, and most commands do not need it.
     _LEVELS: ClassVar = {"debug": 10, "info": 20, "warn": 30, "error": 40, "panic": 50}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the level of Python's `logging`. All numbers of zap from 1 on are debug levels."""
+        """Return the level of Python's `logging`. In zap, every number from 1 on is a debug level."""
         if isinstance(value, int) and not isinstance(value, bool) and value in self._LEVELS.values():
             return value
         word = str(value).strip().lower()
@@ -303,7 +303,7 @@ def _defaults(ctx: click.Context, file_option: click.Parameter, document: "Docum
 
 
 def _value(ctx: click.Context, param: click.Parameter, value: Any, where: str) -> Any:
-    """Convert a value of the file as the command line would."""
+    """Convert a value of the file in the same way as a value of the command line."""
     if isinstance(value, list):
         value = [str(word) for word in value] if param.multiple else ",".join(str(word) for word in value)
     elif isinstance(value, dict):
@@ -311,7 +311,7 @@ def _value(ctx: click.Context, param: click.Parameter, value: Any, where: str) -
     elif param.multiple:
         value = [value]
     try:
-        # click converts defaults once more, which is safe: every type here also accepts its own result.
+        # click converts the defaults a second time. This is safe, because every type here also accepts its own result.
         return param.type_cast_value(ctx, value)
     except click.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright get`: list the jobs that run on this machine, or show a job with its replicas or with its end.
+"""`trainwright get`: list the jobs that run on this machine, or show one job: its replicas, or how it ended.
 
 The engine of a live run gives the current state. For a run that has ended, the command reads the folder of the run. A
-killed run has no final status; then `run.json`, `replicas.jsonl` and `events.jsonl` have what the run wrote before.
+killed run has no final status, so the command shows what `run.json`, `replicas.jsonl` and `events.jsonl` contain.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ from trainwright.model.meta import ATTEMPT, INDEX, ROLE
 from trainwright.model.units import Time, parse_indexes, parse_time
 from trainwright.runtime.ports import WallClock
 
-#: The number of replicas and events of a killed run that are listed.
+#: At most this many replicas and this many events of a killed run are listed.
 _MAX_REPLICAS = 50
 _MAX_EVENTS = 5
 
@@ -49,7 +49,7 @@ Form = Literal["table", "wide", "json", "yaml", "name"]
 
 
 class ListedJob(Struct, frozen=True):
-    """One job: its live or last run, the job object, and its pods if the run is live."""
+    """One job: its live or last run, the job object, and (only if the run is live) its pods."""
 
     run: Run
     body: Body
@@ -57,7 +57,7 @@ class ListedJob(Struct, frozen=True):
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of the job; None if the kind is not known, because the run was killed before it wrote the job."""
+        """The kind of the job; None if the kind is not recorded, because the run was killed too early."""
         return kind_of(self.body.get("apiVersion", ""), self.body.get("kind", ""))
 
     @property
@@ -112,7 +112,7 @@ def _listed(run: Run) -> ListedJob:
         return ListedJob(run, read_job(run.folder, run.key))
     try:
         reached = reach(str(run.key))
-    except UsageError:  # the run has ended since `find` or `latest` looked
+    except UsageError:  # the run has ended in the meantime
         return ListedJob(run, read_job(run.folder, run.key))
     with reached.client:
         return ListedJob(run, reached.body, reached.pods())
@@ -159,14 +159,14 @@ def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
 
 
 def _phase(one: ListedJob) -> str:
-    """The phase of the job; if the run ended before the job, how the run ended."""
+    """The phase of the job. If the run ended before the job, the text says how the run ended."""
     if not one.run.live and one.ledger.outcome is None:
         return next((verdict.outcome for verdict in _verdicts(one.run)), "Lost")
     return (one.kind.phase_of(one.body.get("status") or {}) if one.kind is not None else "") or "Pending"
 
 
 def _replica_counts(one: ListedJob) -> str:
-    """`2/4`: running replicas, or succeeded replicas if the job has ended. A killed run has not recorded the number."""
+    """For example `2/4`: the running replicas, or after the job's end the succeeded replicas; `?` for a killed run."""
     roles = within_bounds(load(one.kind, one.body).job).roles if one.kind is not None else ()
     total = sum(role.replicas for role in roles)
     if not one.run.live and not _verdicts(one.run):
@@ -177,7 +177,7 @@ def _replica_counts(one: ListedJob) -> str:
 
 
 def _restarts(one: ListedJob) -> int:
-    """The restarts: from ledger and pods of a live job; from the verdict or the recorded pods if the run has ended."""
+    """The restarts: from ledger and pods (live run), the verdict (ended run), or the recorded pods (killed run)."""
     if one.pods is not None:
         return count_restarts(one.ledger, (_pod_count(pod) for pod in one.pods))
     verdict = next(iter(_verdicts(one.run)), None)
@@ -193,7 +193,7 @@ def _pod_count(pod: Body) -> PodCount:
 
 
 def _verdicts(run: Run) -> list[JobVerdict]:
-    """The verdicts on this job that the run recorded at its end, if any."""
+    """The verdicts on this job that the run recorded at its end; a killed run has recorded none."""
     info, key = read_run_info(run.folder), run.key
     return [one for one in info.endings if (one.namespace, one.name) == (key.namespace, key.name)] if info else []
 
@@ -204,7 +204,7 @@ def _age(source: Body, now: Time) -> str:
 
 
 def _run_age(run: Run, now: Time) -> str:
-    """The time since the start of the run: a killed run has not recorded when the job was created."""
+    """The time since the start of the run. It is shown if the creation time of the job is not recorded (killed run)."""
     info = read_run_info(run.folder)
     return _age({"startTime": info.started}, now) if info is not None else "?"
 
@@ -232,10 +232,11 @@ def _role_and_index(pod: Body) -> tuple[str, int]:
 
 
 def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """Restarts of a replica, from its attempt; after a resume, only restarts since the resume.
+    """The number of restarts of a replica, computed from its attempt.
 
-    A change of size and a restart of the whole role also raise the attempt, above the attempts of all replicas of the
-    role. So the number of restarts of the whole job is an upper bound.
+    A change of size or a restart of a whole role gives all replicas of the role the same new attempt, the epoch. This
+    attempt can be higher than the number of restarts of a replica. So the result is at most the number of restarts of
+    the whole job. If the job was resumed at least once, only the restarts after the last new epoch of the role count.
     """
     attempt = int(labels.get(ATTEMPT) or 0)
     if not ledger.resumes:
@@ -259,7 +260,7 @@ def _ended(run: Run) -> Iterator[str]:
 
 
 def _killed(run: Run) -> Iterator[str]:
-    """What the files show about a run that was killed."""
+    """The lines about a killed run, from the files that it has left."""
     info, recorded = read_run_info(run.folder), _recorded_pods(run)
     process = f" (process {info.pid}, started at {info.started})" if info is not None else ""
     yield f"{run.key.name} was lost: its run{process} was killed"

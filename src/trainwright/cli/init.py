@@ -40,7 +40,7 @@ def command(kind: str, output: str, force: bool) -> None:
         return
     shown = click.format_filename(output)
     try:
-        # Mode "x" fails if the file exists, so that no file of the user is lost.
+        # Mode "x" fails if the file exists, so that the command does not overwrite a file of the user.
         with Path(output).open("w" if force else "x", encoding="utf-8") as file:
             file.write(text.replace(" FILE ", f" {shown} ").replace(" FILE\n", f" {shown}\n"))
     except FileExistsError:
@@ -53,6 +53,6 @@ def command(kind: str, output: str, force: bool) -> None:
 
 
 def starter(word: str) -> str:
-    """The manifest for the kind that the user names. Raises UsageError with the nearest kind."""
+    """The manifest for the kind `word`. If there is no such kind, raises UsageError with the nearest kind."""
     (kind,) = kinds_named([word])
     return files("trainwright.cli").joinpath("starters", f"{kind.singular}.yaml").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright crds`, `manifests`, `preflight`: print what to install on a cluster, and what that would replace."""
+"""`trainwright crds`, `manifests`, `preflight`: print what to install, and what an install replaces on a cluster."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _IMAGE = f"trainwright:{__version__}"
 #: The first line of the YAML output.
 _HEADER = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
-#: The exit code if the user must decide something first.
+#: The exit code of `preflight` if the user must decide something before the installation.
 _DECISION_NEEDED = 1
 _OUTPUT = output_option(choices=("yaml", "json"), help="Print YAML documents, or one JSON List.")
 
@@ -52,7 +52,7 @@ def kinds_named(words: Iterable[str]) -> tuple[Kind, ...]:
 
 
 def _kind_name(word: str) -> str:
-    """The name of a kind from any spelling that kubectl accepts."""
+    """The name of a kind. `word` is any spelling that kubectl accepts, for example `gj`."""
     known = {spelling.lower(): each.name for each in KINDS for spelling in _spellings(each)}
     name = known.get(word.lower())
     if name is None:
@@ -153,7 +153,7 @@ def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["
 
 
 async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> int:
-    from trainwright.kube.cluster import connected  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.cluster import connected  # noqa: PLC0415 - imports aiohttp, which is slow
     from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
     from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
     from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running job found by its name: its run, a client of the engine that runs it, and the stored job."""
+"""Finds a running job by its name: its run, a client of the engine that runs the job, and the stored job."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE
 
 _POLL_SECONDS = 0.05
-#: An engine answers within milliseconds. An engine that takes longer than this is stopped (Ctrl-Z) or cannot work.
+#: An engine answers within milliseconds. If it takes longer than this, it is stopped (Ctrl-Z) or cannot work.
 _ANSWER_TIMEOUT_SECONDS = 5.0
 
 
@@ -47,7 +47,7 @@ class LiveJob(Struct, frozen=True):
             return None
 
     def pods(self) -> list[Body]:
-        """The job's pods in the order of their names, without spare pods, which only reserve resources."""
+        """The job's pods in the order of their names. Spare pods, which only reserve nodes, are left out."""
         found, _ = self.client.list(
             "pods", namespace=self.run.key.namespace, labels=f"{JOB_UID}={self.body['metadata']['uid']}"
         )
@@ -109,7 +109,7 @@ def _not_live(run: Run) -> str:
 
 
 def await_effect(reached: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most this many seconds until `reached` returns true. Return the last result."""
+    """Wait at most `seconds` until `reached()` is true. Return the last result of `reached()`."""
     until = time.monotonic() + seconds
     while not reached():
         if time.monotonic() >= until:

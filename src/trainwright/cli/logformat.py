@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The format of the operator's log: one line per record on stderr, as `key=value` or as JSON, with a rate limit.
 
-If the API server does not answer, thousands of reconciliations fail with the same text. The filter drops most of these
-lines, and the next line that it writes contains the number of dropped lines.
+If the API server does not answer, thousands of passes fail with the same text. The filter drops most of these lines.
+The next line with the same text contains the number of dropped lines.
 """
 
 import logging
@@ -17,10 +17,10 @@ import msgspec
 
 from trainwright.runtime.telemetry import LogMessage, quoted
 
-#: The filter writes this many warnings with the same text at once, and then one per period.
+#: The filter writes the first warnings with the same text (this many), and then only one warning per period.
 _BURST, _PERIOD_SECONDS = 10, 10.0
 _JSON = msgspec.json.Encoder()
-#: Types of values that JSON has as well.
+#: Types of values that are written to JSON without conversion to text.
 _JSON_TYPES = (str, int, float)
 
 
@@ -42,7 +42,7 @@ class _FieldFormatter(logging.Formatter):
 
 
 class LogfmtFormatter(_FieldFormatter):
-    """The logfmt format, `key=value`. A traceback follows on its own lines."""
+    """The logfmt format: `key=value`. If there is a traceback, its lines follow the line of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
@@ -51,7 +51,7 @@ class LogfmtFormatter(_FieldFormatter):
 
 
 class JsonFormatter(_FieldFormatter):
-    """One JSON object per line, which includes the traceback."""
+    """One JSON object per line. If there is a traceback, the object contains it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
@@ -63,11 +63,12 @@ class JsonFormatter(_FieldFormatter):
 
 
 class RateLimitFilter(logging.Filter):
-    """Limits the rate of records with the same text, from the level of warnings on."""
+    """Limits the rate of records with the same text, for warnings and higher levels."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: By text: the time from which the next record may be written, and the number of dropped records.
+        #: By text: a time that each written record moves on by one period. A record that would move this time into the
+        #: future is dropped. The second mapping counts the dropped records.
         self._next: dict[str, float] = {}
         self._dropped: dict[str, int] = {}
 
@@ -86,12 +87,12 @@ class RateLimitFilter(logging.Filter):
 
 
 def configure_logging(log_format: str, level: int) -> None:
-    """Write all logs to stderr in this format. Of other libraries, write only warnings and errors."""
+    """Write logs to stderr in this format: our records from `level` on, but only warnings and errors of libraries."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else LogfmtFormatter())
     handler.addFilter(RateLimitFilter())
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, level), force=True)
-    logging.raiseExceptions = False  # a log that cannot be written, as on a full disk, must not stop the operator
+    logging.raiseExceptions = False  # no traceback if a record cannot be written (full disk)
     logging.getLogger("trainwright").setLevel(level)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright logs`: print the logs of replicas, of the live run of a job or of a run that has ended.
+"""`trainwright logs`: print the logs of replicas. The run of the job can be live or can have ended.
 
 The command reads the log files and the record of the run's pods; it needs no engine. The files are
 RUN/logs/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log; rotated files have `.1`, `.2` … at the end.
-The name of the replica is printed before each line, except if only one replica is printed and not to a terminal: then
-the output is the content of the files, byte for byte.
+The command prints the name of the replica before each line. But if it prints only one replica, and the output is not a
+terminal, then the output is the content of the files, byte for byte.
 """
 
 import os
@@ -31,7 +31,7 @@ from trainwright.model.problem import nearest
 
 
 class LogSelection(Struct, frozen=True):
-    """Which logs the user wants. No replicas: the logs of all replicas; no container: the logs of all containers."""
+    """The logs that the user wants. Without replicas, it means all replicas; without a container, all containers."""
 
     job: str
     replicas: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class LogSelection(Struct, frozen=True):
 
 
 class LogFile(Struct, frozen=True):
-    """One log file: the label before its lines, and its size in bytes when it was found."""
+    """One log file: its path, the label to print before its lines, and its size in bytes when it was found."""
 
     path: str
     label: str
@@ -47,7 +47,7 @@ class LogFile(Struct, frozen=True):
     size: int
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, rotated files first."""
+        """All lines, oldest first: the lines of rotated files, then the lines of the file itself."""
         older = [f"{self.path}.{number}" for number in range(15, 0, -1)]
         for path in older:
             if Path(path).exists():
@@ -61,7 +61,7 @@ class LogFile(Struct, frozen=True):
 
 
 def chosen(folder: Path, wanted: LogSelection) -> list[RecordedPod]:
-    """The selected pods, replica by replica, oldest first. Names match in upper and lower case, as in some kinds."""
+    """The selected pods, replica by replica, oldest first. The case of letters in names of replicas is ignored."""
     words = {word.lower() for word in wanted.replicas}
     found = [
         one
@@ -180,7 +180,7 @@ class _Printer:
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
 
     def show(self, logs: list[LogFile], last: int | None) -> None:
-        """Print the files; with `last`, only this many last lines of each replica, which may have several files."""
+        """Print the files. With `last`, print only this many lines per replica, from the end of all its files."""
         if last is None:
             for one in logs:
                 for line in one.lines():
@@ -192,7 +192,7 @@ class _Printer:
                 self.line(label, line)
 
     def line(self, label: str, data: bytes) -> None:
-        """Print one line. `data` includes the line end, if the line has an end."""
+        """Print one line. `data` includes the newline character, if the line has one."""
         if not self._several and not self._terminal:
             sys.stdout.buffer.write(data)
             return

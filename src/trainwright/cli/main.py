@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console script: it finds the command, runs it, and turns the result into an exit code and an error message.
+"""The console script: it finds and runs a command, and converts the result to an exit code and an error message.
 
 This module imports little, and imports a command only when the user runs it, so that `trainwright --help` is fast.
 """
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
     """A group that imports a command only when it is needed."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """The names in the order of the table: the most used commands come first."""
+        """The names in the order of `COMMANDS`, which begins with the most used commands."""
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = _IN_SHARED_MODULE.get(cmd_name, (cmd_name, "command"))
-        gc.disable()  # A collection during the import finds nothing to free, and takes 5 % of the time of a command.
+        gc.disable()  # An import makes no garbage, and to search for garbage takes 5 % of a command's time.
         command: click.Command = getattr(import_module(f"trainwright.cli.{module}"), name)
         gc.freeze()
         gc.enable()
@@ -67,13 +67,13 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve like click, but suggest names from the table, so that no command is imported."""
+        """Resolve a command like click, but suggest names from `COMMANDS`, so that no command is imported."""
         if args[0] not in COMMANDS and args[0][:1].isalnum() and not ctx.resilient_parsing:
             raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table."""
+        """List the commands with the texts of `COMMANDS`."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -105,14 +105,14 @@ def main() -> None:
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # Print an escape for a character that the terminal's encoding does not have, instead of failing.
+            # If the terminal's encoding does not have a character, print an escape sequence instead of failing.
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError:
-        # The pipe is closed or the disk is full; `run` has reported that already. Without this line Python would
-        # flush again at exit, print a traceback, and exit with code 120.
+        # The pipe is closed or the disk is full, and `run` has reported this already. Without the next line, Python
+        # would flush again at exit, print a traceback, and exit with code 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -120,7 +120,7 @@ def main() -> None:
 def _open_missing_streams() -> None:
     """Open /dev/null for each standard stream that the caller has closed.
 
-    Otherwise the next file that this process opens would get the number of the closed stream.
+    Otherwise the next file that this process opens would get the descriptor number of the closed stream.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -128,15 +128,15 @@ def _open_missing_streams() -> None:
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - the stream stays open
 
 
 def run(args: list[str]) -> int:
     """Run one command line and return the exit code."""
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
-        if sys.stdout is not None:  # None: the caller has closed it
-            sys.stdout.flush()  # not `print`, which would fail on a full disk although there is nothing to write
+        if sys.stdout is not None:  # it is None if the caller has closed standard output
+            sys.stdout.flush()  # `print(end="", flush=True)` fails on a full disk even without output
     except click.ClickException as error:
         _with_numbers(error).show()
         return error.exit_code
@@ -154,7 +154,7 @@ def run(args: list[str]) -> int:
 
 
 def _with_numbers(error: click.ClickException) -> click.ClickException:
-    """Say which numbers an option accepts, instead of click's `not a valid integer range` and `1<=x<=9`."""
+    """Replace click's texts `not a valid integer range` and `1<=x<=9` by a text that says which numbers are valid."""
     kind = error.param.type if isinstance(error, click.BadParameter) and error.param is not None else None
     if not isinstance(error, click.BadParameter) or not isinstance(kind, click.IntRange | click.FloatRange):
         return error

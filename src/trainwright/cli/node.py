@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright node`: this machine as a node of a Kubernetes cluster.
+"""`trainwright node`: makes this machine a node of a Kubernetes cluster.
 
-This module connects the agent of `node` with the API server of `kube`.
+This module starts the agent of the package `node` with a client of the package `kube`.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ from trainwright.node.settings import AgentSettings
 from trainwright.runtime.ports import WallClock
 
 _LOG = logging.getLogger("trainwright.node")
-#: The folder of the nodes in the state folder. The name is hidden: visible folders in the state folder are runs.
+#: The folder of the nodes in the state folder. It is hidden, because visible folders there are namespaces of jobs.
 _NODES = ".nodes"
-#: The pod capacity of a node: less than the number of its addresses, so that an address is not reused immediately.
+#: The pod capacity of a node. It is less than the number of addresses, so that an address is not reused at once.
 _MAX_PODS = "512"
 _NO_CERTIFICATE = (
     "logs are not served (`kubectl logs` will not work): there is no `openssl` command to make a certificate; name a"
@@ -170,7 +170,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def taint(text: str) -> dict[str, str]:
-    """Parse `KEY=VALUE:EFFECT`. The value may be missing."""
+    """Parse `KEY=VALUE:EFFECT` or `KEY:EFFECT`."""
     pair, _, effect = text.rpartition(":")
     key, _, value = pair.partition("=")
     if not key or effect not in _EFFECTS:
@@ -181,7 +181,7 @@ def taint(text: str) -> dict[str, str]:
 
 
 def memory(text: str) -> int | None:
-    """Parse a size into bytes."""
+    """Convert a size such as `8Gi` to bytes; None for an empty text."""
     amount = quantity(text) if text else None
     if text and (amount is None or amount < 1):
         raise UsageError(f"--memory: {text!r}; expected a size such as 8Gi or 512Mi")
@@ -220,21 +220,21 @@ async def _serve(given: dict[str, Any]) -> None:
 
 
 class _Entry(Struct, frozen=True):
-    """The user with which this node connects to the cluster."""
+    """How this node connects to the cluster: the server, the user, and the certificate of the user."""
 
     identity: NodeIdentity
-    #: The user for the API server; if `request` is set, the requested certificate replaces this access.
+    #: The server and the user. If `request` is true, this user only requests the certificate of the node.
     access: Access
-    #: Whether the agent requested the certificate and renews it.
+    #: Whether the agent itself requests and renews the certificate.
     renewed: bool = False
-    #: The user that may request a certificate, if a bootstrap file is known.
+    #: The user with the permission to request a certificate; None without a bootstrap file.
     bootstrap: Access | None = None
     #: Whether the agent must request a certificate first.
     request: bool = False
 
 
 def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """Choose the user: the node itself if it has a certificate or can request one, else the user of the kubeconfig."""
+    """Choose the user: the node itself if it has or can request a certificate, else the user of the kubeconfig."""
     named = given["kubeconfig"] or given["run_in_cluster"]
     if given["bootstrap"] and named:
         raise UsageError(
@@ -260,7 +260,7 @@ def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
 
 
 def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """Connect as the node itself, with the stored certificate unless the bootstrap file names another cluster."""
+    """Connect as the node itself. Use the stored certificate, unless the bootstrap file is for another cluster."""
     stored = identity.stored()
     if stored and not Path(given["bootstrap"]).expanduser().exists():
         return _Entry(identity, identity.access(), renewed=True)
@@ -272,7 +272,7 @@ def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
 
 @asynccontextmanager
 async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession]:
-    """A session as the chosen user. The agent renews a certificate that it requested until the end of the block."""
+    """A session as the chosen user. During the block, the agent renews the certificate if `entry.renewed` is true."""
     identity, access = entry.identity, entry.access
     if entry.bootstrap is not None and (entry.request or not await _is_accepted(access)):
         access = await identity.obtain(entry.bootstrap, timeout)
@@ -291,7 +291,7 @@ async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession
 
 
 async def _is_accepted(access: Access) -> bool:
-    """Whether the API server accepts the stored certificate. Its CA may have been replaced."""
+    """Whether the API server accepts the stored certificate. If the cluster has a new CA, the server refuses it."""
     session = ApiSession(access)
     try:
         await NodeCluster(HttpClient(session)).user()
@@ -304,7 +304,7 @@ async def _is_accepted(access: Access) -> bool:
 
 
 async def _check_user(cluster: NodeCluster, identity: NodeIdentity) -> None:
-    """Refuse the user of another node, whose requests would fail; warn about a user with more rights than a node."""
+    """Refuse the user of another node, because requests would fail. Warn about a user that is not a node's user."""
     user = await cluster.user()
     if user == identity.user or not user:
         return
@@ -322,7 +322,7 @@ async def _check_user(cluster: NodeCluster, identity: NodeIdentity) -> None:
 async def _serve_logs(
     cluster: NodeCluster, node: LocalNode, settings: AgentSettings, given: dict[str, Any]
 ) -> AsyncIterator[int]:
-    """Serve logs until the end of the block. Yields the port, or 0 if there is no certificate to serve with."""
+    """Serve logs until the end of the block. Yields the port, or 0 if there is no certificate for the server."""
     pair: tuple[Path, Path] | None = (Path(given["certificate"]), Path(given["key"]))
     if not given["certificate"]:
         folder = Path(settings.folder, "tls")
@@ -372,7 +372,7 @@ def _capacity(given: dict[str, Any]) -> machine.NodeCapacity:
 
 
 def _api_variables(server: str) -> dict[str, str]:
-    """The variables with the API server's address. The service address, which other pods get, does not work here."""
+    """The variables with the API server's address. (The usual address of its service cannot be reached from here.)"""
     url = urlsplit(server)
     if url.scheme != "https" or _is_loopback(url.hostname or ""):
         return {}
@@ -380,12 +380,12 @@ def _api_variables(server: str) -> dict[str, str]:
 
 
 def _network_name(server: str) -> str:
-    """The name of the default network: agents of the same cluster on this machine share this network."""
+    """The name of the default network, which all agents of the same cluster on this machine share."""
     return hashlib.sha256(server.encode()).hexdigest()[:12]
 
 
 def _address(given: str, server: str) -> str:
-    """The address of this machine on its route to the API server, or to another network. No packet is sent."""
+    """The given address, or the address from which this machine would reach the API server. Sends no packet."""
     if given:
         try:
             return str(ipaddress.ip_address(given))

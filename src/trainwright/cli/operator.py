@@ -40,11 +40,11 @@ _DEVICES = DeviceRules()
 _ENV = "TRAINWRIGHT_OPERATOR"
 _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
-#: From this value of --v on, every write is logged.
+#: If --v has this value or a higher value, every write is logged.
 _LOG_WRITES = 4
-#: `kube.operator` sends no write if the lease ends within this time.
+#: `kube.operator` sends no write if the lease ends within this many seconds.
 _WRITE_MARGIN_SECONDS = 5.0
-#: Settings for options of the original controllers that have no effect here.
+#: Arguments of `click` for hidden options. The original controllers have these options; here they have no effect.
 _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 
 
@@ -242,14 +242,14 @@ def command(**given: Any) -> int:
 
 
 def _level(verbosity: int, zap: int | None) -> int:
-    """Python's log level for both options. The more detailed level wins."""
+    """Python's log level: DEBUG if --v is high enough, else the level of zap's option, else INFO."""
     if verbosity >= _LOG_WRITES:
         return logging.DEBUG
     return logging.INFO if zap is None else zap
 
 
 async def _run(given: dict[str, Any]) -> int:
-    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - aiohttp takes longer than `--help`
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - imports aiohttp, which is slow
     from trainwright.kube.operator import (  # noqa: PLC0415 - likewise
         HealthAddresses,
         OperatorOptions,
@@ -269,7 +269,7 @@ async def _run(given: dict[str, Any]) -> int:
     options = OperatorOptions(
         kinds=_kinds(given.pop("kinds")),
         lease=_lease(given.pop("lease")),
-        # Host name and process id are not unique: containers may share a host name, and often have process id 1.
+        # Host name and process id alone are not unique: containers can share a host name and often have process id 1.
         identity=f"{socket.gethostname()}_{token_hex(4)}-{os.getpid()}",
         addresses=HealthAddresses(given.pop("address"), given.pop("metrics"), given.pop("probes")),
         site=_site(given),
@@ -280,7 +280,7 @@ async def _run(given: dict[str, Any]) -> int:
 
 
 async def _until_stopped(working: "asyncio.Task[None]", stop: asyncio.Event) -> int:
-    """Wait for the operator. The first signal asks it to stop, the second signal cancels it."""
+    """Wait for the operator. The first signal asks the operator to stop, and the second signal cancels it."""
 
     def on_signal() -> None:
         if stop.is_set():
@@ -297,7 +297,7 @@ async def _until_stopped(working: "asyncio.Task[None]", stop: asyncio.Event) -> 
 
 
 def _site(given: dict[str, Any]) -> Site:
-    """The settings that all jobs share."""
+    """The site: settings that are the same for all jobs."""
     creating = CreationRules(
         restart_period=given.pop("creating_restart_period"),
         duration_period=given.pop("creating_duration_period"),
@@ -325,7 +325,7 @@ def _site(given: dict[str, Any]) -> Site:
 
 
 def _check_times(given: dict[str, Any]) -> None:
-    """Refuse times with which a lease could end during a renewal, or during a write."""
+    """Refuse times with which a lease could end during a renewal, or with which the operator could never write."""
     duration, deadline, period = (given[name] for name in ("lease_duration", "renew_deadline", "retry_period"))
     if not given["elect"]:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output for people and programs: problems of documents, JSON, YAML, and tables as `kubectl get` prints them."""
+"""Output for people and programs: problems of documents, JSON, YAML, and tables in the style of `kubectl get`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,7 @@ class LocatedProblem(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def remarks(document: "Document", problems: Iterable[Problem], *, strict: bool = False) -> tuple[LocatedProblem, ...]:
-    """Problems with their lines, in the order of the lines. With `strict` a warning becomes an error."""
+    """The problems with their line numbers, sorted by line. With `strict`, a warning becomes an error."""
     found = [
         LocatedProblem(
             "warning" if one.warning and not strict else "error",
@@ -44,7 +44,7 @@ def remarks(document: "Document", problems: Iterable[Problem], *, strict: bool =
 
 
 class Finding(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for one document. `document` counts from 1; 0 means that no document of the file can be read."""
+    """The result for one document. `document` is its number from 1 on; 0 means that the file cannot be read."""
 
     file: str
     document: int
@@ -100,7 +100,7 @@ def as_yaml(bodies: Iterable[Any]) -> str:
     import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     class NoAliasDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-        """Writes a value that several objects share in full each time: people find aliases hard to read."""
+        """Writes no aliases, which are hard to read: if several objects share a value, each copy is written in full."""
 
         def ignore_aliases(self, _data: Any) -> bool:
             return True

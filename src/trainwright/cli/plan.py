@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright plan`: show what a job would create, its rules, and its first steps, without a cluster.
+"""`trainwright plan`: without a cluster, show what a job would create, its rules, and its first steps.
 
-The command checks manifests like `trainwright validate`. In the text form, replicas that differ only in their name are
-shown once, and if many replicas differ, only the first replicas are shown.
+The command checks manifests like `trainwright validate`. If the replicas of a role differ only in their names, the
+text output shows their content once. If they differ in other ways, it shows at most four replicas.
 """
 
 import re
@@ -30,10 +30,10 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ROLE
 from trainwright.model.problem import Problem
 
-#: Up to four replicas that differ are all shown; of more replicas, only the first three.
+#: If up to four replicas differ, all are shown. If more replicas differ, only the first three are shown.
 _MAX_DIFFERENT = 4
 _SHOWN_OF_MANY = 3
-#: Maximum number of characters of a text; a longer text is shortened.
+#: Maximum number of characters in a text; a longer text is shortened.
 _MAX_TEXT = 240
 _MAX_SCRIPT_LINES = 8
 _NEEDS_NO_QUOTES = re.compile(r"[\w@%+=:,./$()\[\]-]+", re.ASCII)
@@ -114,7 +114,7 @@ def _plan(document: Document, form: str, namespace: str) -> State:
 
 
 def _print_problems(document: Document, state: State, subject: str, problems: tuple[Problem, ...]) -> None:
-    """Print problems like `trainwright validate`, but on standard error: standard output is for the plan."""
+    """Print problems like `trainwright validate`, but on standard error, because standard output is for the plan."""
     remarks = output.remarks(document, problems)
     finding = Finding(document.file, document.number, state, subject, document.line(""), remarks)
     for line in output.lines(finding):
@@ -122,7 +122,7 @@ def _print_problems(document: Document, state: State, subject: str, problems: tu
 
 
 def preview(file: str, kind: Kind, loaded: Loaded) -> Preview:
-    """Simulate a job."""
+    """Simulate a job and return what the command prints."""
     job, debug = _as_new(loaded.job), _is_debug(loaded.wire)
     simulation = StepsOfJob(kind, job)
     simulation.begin()
@@ -147,7 +147,7 @@ def preview(file: str, kind: Kind, loaded: Loaded) -> Preview:
 
 
 def _as_new(job: Job) -> Job:
-    """The job without its history: a manifest that was read from a cluster has a status and a uid."""
+    """The job as a new job: a manifest that was read from a cluster has a status and a uid, which are removed here."""
     owner = replace(job.owner, uid=FAKE_UID)
     return replace(job, uid=FAKE_UID, owner=owner, ledger=Ledger(), deleting=False, foreign="")
 
@@ -158,7 +158,7 @@ def _is_debug(wire: Any) -> bool:
 
 
 def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
-    """Let the replicas that decide about success succeed; return notes."""
+    """Simulate the success of the replicas that decide about success. Return notes for the user."""
     who = policy_text.deciders(job.success, job)
     if job.unmanaged:
         return [UNMANAGED]
@@ -169,7 +169,7 @@ def _succeed(simulation: StepsOfJob, job: Job) -> list[str]:
 
 
 def _fail(simulation: StepsOfJob, job: Job) -> list[Step]:
-    """The steps after the start, if the replicas that decide about failure fail."""
+    """Start the job, and let the replicas that decide about failure fail. Return the steps after the start."""
     who = policy_text.deciders(job.failure, job)
     if who is None:
         return []
@@ -217,7 +217,7 @@ def _reaction(step: Step) -> str:
 
 
 def count(kinds: Iterable[str]) -> str:
-    """`4 pods, 1 service`."""
+    """The numbers of objects by kind, for example `4 pods, 1 service`."""
     found = Counter(kinds)
     order = sorted(found, key=lambda kind: (list(_PLURAL).index(kind) if kind in _PLURAL else len(_PLURAL), kind))
     return ", ".join(f"{found[kind]} {_noun(kind, found[kind])}" for kind in order) or "nothing"
@@ -229,7 +229,7 @@ def _noun(kind: str, number: int) -> str:
 
 
 def object_lines(objects: Iterable[Body]) -> Iterator[str]:
-    """Objects as text: objects of the whole job first, then pods, then services; role by role."""
+    """Objects as text: first objects of the whole job, then the pods of each role, then the services of each role."""
     rank = {"Pod": 1, "Service": 2}
     ordered = sorted(objects, key=lambda body: rank.get(body["kind"], 0))
     for (kind, _), group in groupby(ordered, key=lambda body: (body["kind"], body["metadata"]["labels"].get(ROLE))):
@@ -305,7 +305,7 @@ def _env_source(source: Body) -> str:
 
 
 def _command_lines(key: str, words: list[str]) -> Iterator[str]:
-    """A command as in a shell. A script of several lines is shown on separate lines."""
+    """A command as a user would type it in a shell. If a word has several lines, print `|`, and its lines below."""
     scripts = [word for word in words if "\n" in word.strip("\n")]
     yield f"{key:<8} {' '.join('|' if word in scripts else _quoted(word) for word in words)}"
     for script in scripts:
@@ -326,9 +326,9 @@ def _short(value: object) -> str:
 
 
 def _printable(value: object) -> str:
-    """The whole text, with escapes if it has characters that change the terminal.
+    """The whole text. If it has characters that are not printable, they are shown as escapes.
 
-    Variables are never shortened: one half of TF_CONFIG or of a list of hosts is useless.
+    Variables are never shortened, because one half of TF_CONFIG or of a list of hosts is useless.
     """
     text = str(value)
     return text if text.isprintable() else repr(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules and policies of a job in words, the replicas that decide about it, and whether it needs an etcd server."""
+"""Describes a job: its rules and policies in words, the replicas that decide, and whether it needs an etcd server."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from trainwright.model.units import format_indexes
 #: The indexes of replicas by role.
 Ranks = dict[str, tuple[int, ...]]
 
-#: Maximum number of alternatives that are written out; of more alternatives, only the first are.
+#: The text of a rule shows this many alternatives and the number of the others. A single other one is also shown.
 _MAX_ALTERNATIVES = 6
 _NEVER = "never"
 #: The highest exit code of a process.
@@ -25,12 +25,12 @@ _CLEAN = {
 
 
 def replicas(who: Ranks) -> str:
-    """`worker 0`, `master 2 and worker 0-1`."""
+    """The replicas in words, for example `worker 0` or `master 2 and worker 0-1`."""
     return " and ".join(f"{role} {format_indexes(ranks)}" for role, ranks in who.items())
 
 
 def deciders(rule: Rule, job: Job) -> Ranks | None:
-    """The replicas that fulfil the first possible alternative of the rule; None if no replicas can fulfil it."""
+    """The replicas that fulfil the first possible alternative of the rule; None if no alternative is possible."""
     match rule:
         case Atom(role, which, _):
             size = next((one.replicas for one in job.roles if one.name == role), 0)
@@ -53,7 +53,7 @@ def _merged(parts: Iterable[Ranks]) -> Ranks:
 
 
 def because(job: Job, outcome: Outcome) -> str:
-    """Why the job has this outcome: the rule of the user, or our rule in words."""
+    """A text that says why the job has this outcome: the rule of the user, or a rule of its kind in words."""
     if outcome.rule:
         return f"rule {outcome.rule}"
     if outcome.reason is Reason.RULE:
@@ -62,7 +62,7 @@ def because(job: Job, outcome: Outcome) -> str:
 
 
 def when(rule: Rule) -> str:
-    """A rule in words: `worker 0 succeeds`. Alternatives are joined with `or`."""
+    """A rule in words, for example `worker 0 succeeds`. Alternatives are joined with `or`."""
     alternatives = list(rule.rules) if isinstance(rule, AnyOf) else [rule]
     texts = [_alternative(part) for part in alternatives if part != AllOf(()) and part != AnyOf(())]
     rest = len(texts) - _MAX_ALTERNATIVES
@@ -90,7 +90,7 @@ def _atom(atom: Atom) -> str:
 
 
 def rules(job: Job) -> dict[str, str]:
-    """Everything that decides about the job, by the title under which it is printed."""
+    """All rules that decide about the job, in words. The keys are the titles to print."""
     life = job.lifecycle
     clean = life.clean
     levels = (("success", clean.succeeded), ("failure", clean.failed), ("a deadline", clean.ended))
@@ -144,7 +144,7 @@ def _reachable(rule: Rule, job: Job) -> Rule | None:
 
 
 def _can_become_false(rule: Rule, job: Job) -> bool:
-    """Whether replicas can end in such a way that the rule cannot be fulfilled any more."""
+    """Whether replicas can end in such a way that the rule can never be fulfilled afterwards."""
     match rule:
         case Atom(role, _, _):
             return any(one.replicas for one in job.roles if one.name == role)
@@ -164,7 +164,7 @@ def _limit(life: Lifecycle) -> str:
 
 
 def _allows_failures(rule: Rule) -> bool:
-    """Whether a replica can fail without fulfilling this failure rule. Then success can become impossible first."""
+    """Whether a replica can fail while this failure rule is not fulfilled. This failure can make success impossible."""
     match rule:
         case Atom(_, which, _):
             return which is not Which.SOME
@@ -205,12 +205,12 @@ def _codes(first: int, last: int) -> str:
 
 
 ETCD_OPTION = "--etcd-server HOST:PORT"
-#: A template that sets one of these variables names its own etcd server.
+#: If a template sets one of these variables, the job uses an etcd server of its own.
 _ETCD_VARIABLES = frozenset({"PADDLE_ELASTIC_SERVER", "PADDLE_MASTER"})
 
 
 def needs_etcd(job: Job, variables: Iterable[str] = ()) -> bool:
-    """Whether replicas need an etcd server, and neither the template nor these variables name a server."""
+    """Whether replicas need an etcd server and neither the templates nor these variables contain its address."""
     if _ETCD_VARIABLES & set(variables):
         return False
     return any(role.size_key and not _names_etcd(role.template) for role in job.roles)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that a run keeps in its folder: `status.yaml`, `events.jsonl`, `replicas.jsonl` and `run.json`.
 
-`manifest.yaml` has the submitted jobs until the run writes `status.yaml`; a killed run leaves `manifest.yaml`. A full
-disk does not end a job: the record drops data that it cannot write, and `trouble` has the first error. The record
-reserves disk space for the final status at the start, so that the logs cannot use this space.
+`manifest.yaml` contains the submitted jobs until the run writes `status.yaml`; a killed run has no `status.yaml`. If
+the disk is full, jobs continue: the record drops data that it cannot write, and `trouble` is the first error. At the
+start, the record reserves disk space for the final status, so that the logs cannot use this space.
 
-`count_restarts` gives the number of restarts that people see. A restart counts as soon as the new pod exists; a restart
-inside a pod counts as soon as the kubelet reports it. A restart that waits for its back-off does not count yet.
+`count_restarts` returns the number of restarts to show. A restart counts as soon as the new pod exists; a restart of a
+container inside a pod counts as soon as the kubelet reports it. During the back-off, a restart does not count yet.
 """
 
 import os
@@ -39,7 +39,7 @@ _RESERVE_BYTES = 128 * 1024
 
 
 class RecordedPod(Struct, frozen=True, omit_defaults=True):
-    """One line of `replicas.jsonl`: a pod of the run, and the names from which the paths of its logs are made."""
+    """One line of `replicas.jsonl`: a pod of the run. The paths of its logs contain `pod`, `uid` and `containers`."""
 
     job: str
     replica: str
@@ -51,7 +51,7 @@ class RecordedPod(Struct, frozen=True, omit_defaults=True):
 
 
 class RunInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`run.json`: the jobs and the process of a run, and at its end the verdicts."""
+    """The content of `run.json`: the jobs and the process of a run; after the end of the run also the verdicts."""
 
     jobs: tuple[str, ...]
     pid: int
@@ -66,7 +66,7 @@ class RunRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: The first error of a write.
+        #: The text of the first write error; empty if all writes succeeded.
         self.trouble = ""
         self._lines: dict[str, list[Any]] = {EVENTS: [], REPLICAS: []}
         self._reserve()
@@ -107,7 +107,7 @@ class RunRecord:
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
     def _reserve(self) -> None:
-        """Reserve disk space. This fails if the disk is already full; then `write_info` reports the error."""
+        """Reserve disk space. If the disk is already full, ignore the error, because `write_info` will report it."""
         with suppress(OSError):
             file = os.open(self.folder / _RESERVE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -130,7 +130,7 @@ class RunRecord:
 
 
 def read_pods(folder: Path) -> list[RecordedPod]:
-    """The pods of a run, oldest first. A line that a full disk has cut off is ignored."""
+    """The pods of a run, oldest first. An incomplete line (after a full disk) is ignored."""
     return _read_lines(folder / REPLICAS, RecordedPod)
 
 
@@ -143,7 +143,7 @@ def read_run_info(folder: Path) -> RunInfo | None:
 
 
 def read_job(folder: Path, key: Key) -> Body:
-    """The job with its final status; after a killed run, the submitted job; without any file, only the metadata."""
+    """The job with its final status; after a killed run, the submitted job; if no file exists, only the metadata."""
     bare: Body = {"metadata": {"namespace": key.namespace, "name": key.name}}
     return _body(folder / STATUS, key) or _body(folder / MANIFEST, key) or bare
 
@@ -161,7 +161,7 @@ def _body(path: Path, key: Key) -> Body | None:
 
 
 def read_events(folder: Path) -> list[Body]:
-    """The events of a run, oldest first. A line that is cut off is ignored."""
+    """The events of a run, oldest first. An incomplete line is ignored."""
     return _read_lines(folder / EVENTS, dict)
 
 
@@ -175,7 +175,7 @@ def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
 
 
 class PodCount(Struct, frozen=True, gc=False):
-    """A pod that exists or existed: its replica, its attempt, and how often containers were restarted in the pod."""
+    """A pod that exists or existed: its replica, its attempt, and how often its containers were restarted inside it."""
 
     role: str
     index: int
@@ -184,7 +184,7 @@ class PodCount(Struct, frozen=True, gc=False):
 
 
 def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
-    """Restarts that have happened, from the ledger and these pods."""
+    """The number of restarts that have happened, from the ledger and these pods."""
     by_role: dict[str, list[PodCount]] = {}
     for pod in pods:
         by_role.setdefault(pod.role, []).append(pod)
@@ -194,6 +194,6 @@ def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
 def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
     current = [pod for pod in pods if pod.attempt >= attempts.current_attempt(book, pod.index)]
     book = attempts.note_happened(book, frozenset(pod.index for pod in current)) if book.pending else book
-    # The ledger counts restarts inside a pod when the pod is replaced, and the restarts in all pods when the job ends.
+    # The ledger counts restarts inside replaced pods. After the end of the job, it also counts those inside other pods.
     inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
     return book.made() + book.inside + inside

@@ -35,7 +35,7 @@ class Run(Struct, frozen=True):
 
 
 def jobs(state: Path) -> tuple[Key, ...]:
-    """Every job in the state folder, live or not."""
+    """All jobs in the state folder, both with and without a live run."""
     namespaces = [entry for entry in _folders(state) if entry.name != VOLUMES]
     return tuple(sorted(Key(namespace.name, job.name) for namespace in namespaces for job in _folders(namespace)))
 
@@ -48,7 +48,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def latest(state: Path, key: Key) -> Run | None:
-    """The live run of a job, otherwise its last run."""
+    """The live run of a job; if no run is live, the last run; None if there is no run."""
     folder = job_folder(state, key)
     lock = read_lock(folder / LOCK) if is_live(folder / LOCK) else None
     if lock is not None:
@@ -60,7 +60,7 @@ def latest(state: Path, key: Key) -> Run | None:
 
 
 def find(word: str, namespace: str = "") -> Run:
-    """The live or last run of the job NAME or NAMESPACE/NAME. Raises UsageError with the nearest names."""
+    """The live or last run of a job. `word` is NAME or NAMESPACE/NAME. Raises UsageError with the nearest names."""
     state = home()
     known = jobs(state)
     found = [run for key in known if _matches(word, namespace, key) and (run := latest(state, key)) is not None]
@@ -74,7 +74,7 @@ def find(word: str, namespace: str = "") -> Run:
 
 
 def near_replica(word: str, known: Iterable[str]) -> str:
-    """The hint for a replica that does not exist: the replicas of the same role, or the name that is probably meant."""
+    """A hint if a replica does not exist: the replicas of the same role, or the name that the user probably means."""
     names = sorted(known, key=lambda name: (len(name), name))
     role, dash, index = word.lower().rpartition("-")
     same = [name for name in names if name.lower().rpartition("-")[0] == role]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state folder: the files that stay after a run, and a lock for each job name, which a live run holds.
+"""The state folder: the files that stay after a run, and one lock per job name. A live run holds the locks of its jobs.
 
-STATE/NAMESPACE/NAME/lock        the live run holds it with flock; the file has the process id and folder of the run
+STATE/NAMESPACE/NAME/lock        a file with the process id and folder of the run; the live run locks it with flock
 STATE/NAMESPACE/NAME/RUN-ID/     logs and final status; a link if several jobs share one run
 STATE/NAMESPACE/NAME/latest      a link to the last run
 STATE/volumes/NAMESPACE/CLAIM/   the folders of PersistentVolumeClaims
@@ -27,11 +27,11 @@ from trainwright.model.units import Time, parse_time, rfc3339
 
 #: The number of runs of a job that are kept.
 KEPT = 5
-#: The folder of volumes is beside the folders of namespaces, so no namespace may have this name.
+#: The folder of volumes is beside the folders of namespaces, so a namespace must not have this name.
 VOLUMES = "volumes"
 LOCK = "lock"
 LATEST = "latest"
-#: `is_live` holds a lock for a very short time, so a run tries several times to take the lock.
+#: `is_live` locks the file for a very short time, so a run tries several times to get the lock.
 _LOCK_TRIES = 5
 _RETRY_SECONDS = 0.02
 #: Maximum number of files that a run has open in addition to its locks.
@@ -43,7 +43,7 @@ class NameInUseError(UsageError):
 
 
 class RunLock(Struct, frozen=True):
-    """What a live run writes into the lock file."""
+    """The content of a lock file, which a live run writes."""
 
     pid: int
     run: str
@@ -65,7 +65,7 @@ def job_folder(state: Path, key: Key) -> Path:
 
 
 def run_id(now: Time, pid: int) -> str:
-    """The id of a run; ids sort by time."""
+    """The id of a run. Sorted ids are in the order of time."""
     return f"{now:%Y%m%d-%H%M%S}-{pid}"
 
 
@@ -99,7 +99,7 @@ class NameLocks:
         self.release()
 
     def discard(self) -> None:
-        """Remove the folder of this run and everything that was created for it, because nothing was started."""
+        """Remove the folder of this run and everything else that it created, because no job was started."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for key in self.keys:
             folder = job_folder(self.state, key)
@@ -115,7 +115,7 @@ class NameLocks:
             os.close(self._locks.pop())
 
     def _undo(self) -> None:
-        """Remove the created locks and empty folders, and release all names."""
+        """Remove the locks and the empty folders that this run created, and release all names."""
         while self._created:
             path = self._created.pop()
             with suppress(OSError):
@@ -138,7 +138,7 @@ class NameLocks:
     def _lock(self, path: Path) -> int | None:
         """Open and lock the file; None if another run holds the lock.
 
-        Another run may remove the file between the opening and the locking (`_undo`): then try again.
+        If another run removes the file after we open it and before we lock it (`_undo`), try again.
         """
         while True:
             missing = [one for one in (path, *path.parents) if not one.exists()]
@@ -168,7 +168,7 @@ class NameLocks:
 
 
 def _raise_file_limit(names: int) -> None:
-    """Each lock is an open file; a run of very many jobs needs more than the usual limit of open files."""
+    """Raise the limit of open files: each lock is an open file, and a run of many jobs needs more than usual."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = names + _OTHER_OPEN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -188,7 +188,7 @@ def _try_lock(lock: int) -> bool:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the path still names this open file."""
+    """Whether the file at this path is still the same file as the open file."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def _replace_link(link: Path, target: str) -> None:
 
 
 def prune(folder: Path, keep: int = KEPT) -> None:
-    """Remove all but the last `keep` runs of a job. The caller holds the lock of the job, so no removed run is live."""
+    """Remove all runs of a job except the last `keep`. The caller holds the job's lock, so no other run is live."""
     broken = [link for link in folder.iterdir() if link.is_symlink() and not link.exists()]
     for old in (*broken, *runs_in(folder)[:-keep]):
         with suppress(OSError):
@@ -214,7 +214,7 @@ def prune(folder: Path, keep: int = KEPT) -> None:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of a job's runs, oldest first. A folder without the name of a run is ignored."""
+    """The folders of a job's runs, oldest first. A folder whose name is not the id of a run is ignored."""
     try:
         found = [entry for entry in folder.iterdir() if entry.name[:1].isdigit() and entry.is_dir()]
     except OSError:
@@ -223,7 +223,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def read_lock(lock: Path) -> RunLock | None:
-    """The content of a lock file. The run that wrote the file may have ended."""
+    """The content of a lock file; None if it cannot be read. The file stays after the end of the run that wrote it."""
     try:
         return msgspec.json.decode(lock.read_bytes(), type=RunLock)
     except (OSError, msgspec.DecodeError):
@@ -246,7 +246,7 @@ def is_live(lock: Path) -> bool:
 
 
 def _in_use(key: Key, lock: RunLock | None, now: Time) -> str:
-    """The error for a second run, with the commands that reach the first run."""
+    """The error text for a second run of a job, with the commands that show or end the first run."""
     since = parse_time(lock.since) if lock is not None else None
     process = f" in process {lock.pid}" if lock is not None else ""
     when = f" since {lock.since} ({age((now - since).total_seconds())} ago)" if lock is not None and since else ""

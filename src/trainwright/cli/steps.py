@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a job, found by a run of the real controller in a simulated cluster.
+"""Finds the steps of a job: it runs the real `core.reconcile` and the real executor in a simulated cluster.
 
 The simulation starts pods, ends the replicas that decide about the job (`policy_text.deciders`), and records the
 reaction of the controller with the phases of the job's kind.
@@ -21,11 +21,11 @@ from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.world import World
 
-#: Upper bound of reconcile passes for one event; only a defect needs more passes.
+#: Upper bound of passes for one event. More passes would only be needed because of a defect.
 _MAX_PASSES = 20
-#: If replicas are restarted even after success, the simulation lets them succeed this many times.
+#: If replicas are restarted even after they succeeded, the simulation lets them succeed this many times.
 _MAX_ROUNDS = 3
-#: Upper bound of start stages. A stage of pods may need two starts: one to get addresses and one to run.
+#: Upper bound of rounds in which waiting pods are started. Pods can need two rounds: one to get addresses, one to run.
 _MAX_STARTS = 32
 
 
@@ -40,7 +40,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
 
 
 class StepsOfJob:
-    """The simulation of one job. `objects` has everything that the controller has created, in order."""
+    """The simulation of one job. `objects` contains all objects that the operator has created, in order."""
 
     def __init__(self, kind: Kind, job: Job) -> None:
         gangs = frozenset({job.gang.api}) if job.gang is not None and job.gang.asked else frozenset[str]()
@@ -52,7 +52,7 @@ class StepsOfJob:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of the job; None if it has not ended."""
+        """The outcome of the job; None if the job has not ended."""
         return self.world.job.ledger.outcome
 
     def begin(self) -> None:
@@ -76,7 +76,7 @@ class StepsOfJob:
             self._record(who.get(len(waiting), f"all {len(waiting)} pods {verbs[1]}"))
 
     def succeed(self, who: Ranks) -> None:
-        """These replicas succeed, again if they are restarted; then the time to live of the ended job passes."""
+        """Let these replicas succeed, again after each restart, until the job ends. Then let its time to live pass."""
         for rounds in range(_MAX_ROUNDS):
             if rounds:
                 self._start()
@@ -89,7 +89,7 @@ class StepsOfJob:
             self._record(f"{ttl:g} s after its end", "the job itself is removed")
 
     def end(self, who: Ranks, code: int) -> None:
-        """The replicas among these that run exit with this code. If they are restarted, their back-off passes."""
+        """Simulate that these replicas, if they run, exit with this code. Before a restart, wait for the back-off."""
         who = {role: alive for role, ranks in who.items() if (alive := tuple(filter(self._running(role), ranks)))}
         names = [self.world.job.key.replica_name(role, index) for role, ranks in who.items() for index in ranks]
         if not names:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follow many log files by polling them.
 
-A file that has not grown costs one `stat`, and an empty file is never opened, so a thousand silent replicas are cheap.
-The tail reads a rotated file to its end before it reads the new file. It splits a very long line into pieces.
+For a file that has not grown, a poll calls only `stat`, so a thousand replicas without output need little time. The
+tail reads a rotated file to its end before it reads the new file. It splits a very long line into pieces.
 """
 
 import os
@@ -12,13 +12,13 @@ from msgspec import Struct
 
 Who = TypeVar("Who")
 
-#: Maximum number of bytes read from one file in one poll, so that one file with much output does not delay the others.
+#: Maximum number of bytes read from one file in one poll, so that a file with much output does not delay other files.
 CHUNK_BYTES = 256 * 1024
 #: Maximum size of a line in bytes; a longer line is split.
 MAX_LINE_BYTES = 16 * 1024
-#: An unfinished line (a prompt, a progress bar) is shown when it has not grown for this time.
+#: An unfinished line (for example a prompt or a progress bar) is shown after it has not grown for this time.
 UNFINISHED_LINE_SECONDS = 1.0
-#: The number of rotated files in which the tail looks for the file that it was reading.
+#: A rotated file has a number at the end of its name. The tail searches only numbers below this number.
 _MAX_ROTATED = 16
 
 
@@ -33,16 +33,16 @@ class TailedFile(Struct, Generic[Who]):
     rest: bytes = b""
     #: The time at which `rest` last grew.
     grown: float = 0.0
-    #: No process writes to the file any more: the tail reads it to its end and then forgets it.
+    #: Whether no process writes to the file any more. The tail reads such a file to its end and then forgets it.
     final: bool = False
 
 
 class Tail(Generic[Who]):
-    """Lines of many files, in the order in which they are found, without line ends."""
+    """Reads the new lines of many files, one file after the other. Lines have no newline at the end."""
 
     def __init__(self) -> None:
         self._tracks: dict[str, TailedFile[Who]] = {}
-        #: Whether the last poll left something unread.
+        #: Whether a file has bytes that the last poll did not read.
         self.behind = False
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Tail(Generic[Who]):
         self._tracks.setdefault(path, TailedFile(path, who, inode, offset))
 
     def end(self, path: str, now: float) -> list[tuple[Who, str]]:
-        """The rest of a file that does not grow any more. If the rest is very long, `poll` returns what is left."""
+        """The rest of a file that no longer grows. If it is very long, the next calls of `poll` return more of it."""
         track = self._tracks.get(path)
         if track is None:
             return []
@@ -74,7 +74,7 @@ class Tail(Generic[Who]):
         return found
 
     def drain(self, now: float) -> list[tuple[Who, str]]:
-        """All remaining lines, unfinished lines too. Afterwards no file is followed."""
+        """All remaining lines, including unfinished lines. Afterwards the tail follows no file."""
         for track in self._tracks.values():
             track.final = True
         found = self.poll(now)
@@ -83,7 +83,7 @@ class Tail(Generic[Who]):
         return found
 
     def _look(self, track: TailedFile[Who], now: float, found: list[tuple[Who, str]]) -> bool:
-        """Read new lines of one file. Return whether the file is final and read to its end."""
+        """Read new lines of one file. Return True if the file no longer grows and is read to its end."""
         try:
             stat = os.stat(track.path)  # noqa: PTH116 - a Path doubles the cost, and this runs a thousand times a second
         except OSError:
@@ -106,7 +106,7 @@ class Tail(Generic[Who]):
         return track.final
 
     def _read_rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
-        """Read the rest of the rotated file, and the files that were rotated after it. Return whether all are read."""
+        """Read on in the rotated file, then in files that were rotated after it. Return True if all are read."""
         names = [f"{track.path}.{number}" for number in range(1, _MAX_ROTATED)]
         place = next((at for at, name in enumerate(names) if _inode(name) == track.inode), None)
         if place is None:
@@ -116,7 +116,7 @@ class Tail(Generic[Who]):
             return True
         try:
             size = os.stat(names[place]).st_size  # noqa: PTH116 - as above
-        except OSError:  # rotated again in the meantime: the next poll tries again
+        except OSError:  # the file was rotated again in the meantime; the next poll tries again
             self.behind = True
             return False
         if track.offset < size:
@@ -134,7 +134,7 @@ class Tail(Generic[Who]):
                 data = file.read(CHUNK_BYTES)
         except OSError:
             data = b""
-        # Skip what cannot be read, so that the tail does not retry for ever.
+        # If nothing can be read, skip this part of the file, so that the tail does not retry for ever.
         track.offset = track.offset + len(data) if data else size
         self.behind = self.behind or track.offset < size
         *lines, track.rest = (track.rest + data).split(b"\n")

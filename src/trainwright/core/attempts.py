@@ -4,10 +4,10 @@
 A replica's attempt is its role's epoch plus the retries of its index. Both numbers only grow, so a pod with a lower
 attempt than its replica is stale, whatever its phase.
 
-A restart is counted in `RoleLedger.restarts`, and charged to its budget, when it is decided. The ledger is stored
-before any pod is deleted, so a kill loses no count. Status and command line show a restart only after it has happened:
-when the next pod exists, or the first of the next pods for a restart of a whole role or job. Until then the restart is
-also in `RoleLedger.hidden`. It stays there if the job ends or is suspended before a new pod exists.
+A restart is counted in `RoleLedger.restarts`, and charged to its budget, as soon as it is decided. The ledger is stored
+before any pod is deleted, so no count is lost if our process is killed. The status and the command line show a restart
+only when the new pod exists; for a restart of a whole role or job, when the first new pod exists. Until then
+`RoleLedger.hidden` counts the restart too. If the job ends or is suspended before that, the restart stays hidden.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ FIRST_BACKOFF_SECONDS = 1.0
 LONGEST_BACKOFF_SECONDS = 60.0
 #: After a replica has run for this many seconds, its back-off starts again from the first delay.
 BACKOFF_RESET_SECONDS = 600.0
-#: If more groups of replicas than this are in back-off, groups are merged, so that the ledger stays small.
+#: Maximum number of holds per role. If there are more, the two earliest are merged, so that the ledger stays small.
 MAX_HOLDS = 32
 
 
@@ -47,7 +47,7 @@ def current_attempt(entry: RoleLedger, index: int) -> int:
 
 
 def next_epoch(entry: RoleLedger) -> RoleLedger:
-    """Restart every replica of the role with an attempt above all earlier ones; nothing is finished or pending."""
+    """Raise the attempt of every replica above all earlier attempts; forget results, back-offs, pending restarts."""
     highest = max(parse_counts(entry.retries).values(), default=0)
     epoch = entry.epoch + highest + 1
     return replace(entry, epoch=epoch, retries="", succeeded="", failed="", reached=0, holds=(), pending=())
@@ -66,13 +66,13 @@ def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 
 def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
-    """Take over attempts of pods that are higher than the stored ones: the stored status was lost."""
+    """Store these attempts of existing pods. The ledger has lower attempts only after a stored status was lost."""
     tries = {index: found - entry.epoch for index, found in higher.items()}
     return replace(entry, retries=format_counts({**parse_counts(entry.retries), **tries}))
 
 
 def count_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
-    """Count restarts for a cause."""
+    """Add to the number of restarts for a cause."""
     return replace(entry, restarts=entry.restarts | {why.value: entry.restarts.get(why.value, 0) + times})
 
 
@@ -103,12 +103,12 @@ def drop_expired_holds(entry: RoleLedger, now: Time) -> RoleLedger:
 
 
 def backoff_seconds(tries: int) -> float:
-    """Return how long the next restart waits: the first delay, doubled with each restart up to the longest."""
+    """Return the delay of a restart: the first delay, doubled for each earlier restart, up to the longest delay."""
     return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(tries, 16))
 
 
 def _is_active(one: Hold, now: Time) -> bool:
-    """Return whether a hold is in force. A hold far beyond the longest back-off was written by a wrong clock."""
+    """Return whether a hold is in force. A hold that ends too far in the future is ignored: a wrong clock wrote it."""
     return now < one.until <= after(now, 2 * LONGEST_BACKOFF_SECONDS)
 
 
@@ -130,7 +130,7 @@ def budget_used(entry: RoleLedger, free: frozenset[CauseKind]) -> int:
 
 
 def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -> RoleLedger:
-    """Count one restart for each of these replicas, pending until its next pod exists."""
+    """Count one restart for each of these replicas. A restart is pending until the replica's next pod exists."""
     chosen = frozenset(indexes)
     same = [one for one in entry.pending if one.cause is why and not one.together]
     waiting = chosen.union(*(parse_indexes(one.indexes) for one in same))
@@ -140,13 +140,13 @@ def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -
 
 
 def decide_role_restart(entry: RoleLedger, why: CauseKind, replicas: int) -> RoleLedger:
-    """Count one restart of the whole role. It replaces all pending restarts of single replicas."""
+    """Count one restart of the whole role. It replaces all other pending restarts of the role."""
     pending = (PendingRestart(why, format_indexes(range(replicas)), together=True),)
     return replace(count_hidden_restarts(entry, why), pending=pending)
 
 
 def count_hidden_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
-    """Count restarts that are not shown yet, or that are shown only on the role that caused them."""
+    """Count restarts that this role does not show: they have no new pod yet, or another role caused and shows them."""
     return _hide(count_restarts(entry, why, times), why, times)
 
 
@@ -176,17 +176,17 @@ def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
 
 
 def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """Charge one restart to the own budget of each of these replicas."""
+    """Charge one restart to each of these replicas. Every replica has its own budget here."""
     charged = parse_row(entry.charged)
     return replace(entry, charged=format_row({**charged, **{index: charged.get(index, 0) + 1 for index in indexes}}))
 
 
 def attribute_charges(role: Role, entry: RoleLedger) -> RoleLedger:
-    """Charge every counted restart to a replica, where each replica has its own budget.
+    """Charge every counted restart to a replica, if each replica of the role has its own budget.
 
     A ledger of an older version holds only the sum for the role. In index order, each replica is charged as many
-    restarts as it has retries, until the sum is used up. The rest happened before a suspension, which resets the
-    retries; it is divided evenly, with the remainder on the lowest indexes.
+    restarts as it has retries, until the sum is used up. The remaining restarts happened before a suspension, which
+    resets the retries; they are divided evenly, and the lowest indexes get the remainder.
     """
     charged = dict(parse_row(entry.charged))
     missing = budget_used(entry, role.uncounted | {CauseKind.IN_PLACE}) - sum(charged.values())

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of elastic roles: bounds, restarts after a resize, and roles that are sized automatically to what can run.
+"""Sizes of elastic roles: bounds, restarts after a resize, and roles whose size follows the number of free nodes.
 
 A wanted size outside a role's bounds counts as the nearer bound. If pods know the size only from their environment, a
-resize restarts them; this is not a failure and is not counted. If they can look the size up, it is announced instead.
+resize restarts the pods; this is not a failure and is not counted. If pods can look up the size, it is announced
+instead.
 
 An automatically sized role shrinks when pods have found no node for a while, down to its minimum. It grows again after
 a cool-down. Growing may restart every replica, so the operator first creates spares: pods with the same scheduling
 requirements whose containers wait for a ConfigMap that never exists. When spares have nodes, the role grows by their
-number. Spares are not replicas: rules, counts and phases ignore them. The decision is stored as a ceiling in the
+number. Spares are not replicas: rules, counts and phases ignore them. The chosen size is stored as a ceiling in the
 ledger; a later edit of the manifest changes only the wanted size. A role with finished replicas keeps its size, because
-a new size could repeat their work.
+a resize could restart them and repeat their work.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def within_bounds(job: Job) -> Job:
 
 
 def at_largest_size(job: Job) -> Job:
-    """Return the job with every elastic role at the wanted size within its bounds. A pass never chooses more."""
+    """Return the job with every elastic role at the wanted size within its bounds. No pass chooses a larger size."""
     return replace(job, roles=tuple(_bounded(role, None) for role in job.roles))
 
 
@@ -72,12 +73,12 @@ def apply_resizes(view: Snapshot) -> Snapshot:
 
 #: Maximum number of spares per role.
 MAX_SPARES = 64
-#: The cool-down between two searches for nodes is doubled at most this often.
+#: The cool-down between two searches for nodes is doubled at most this many times.
 _MAX_DOUBLINGS = 4
 
 
 def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
-    """Return the ceiling that keeps the role below its wanted size; None if no ceiling does."""
+    """Return the ceiling that keeps the role below its wanted size; None if there is no such ceiling."""
     ceiling = entry.ceiling
     if not role.is_autosized or ceiling is None or role.wanted is None or not 0 <= ceiling.most < role.wanted:
         return None
@@ -87,7 +88,8 @@ def active_cap(role: Role, entry: RoleLedger) -> SizeCap | None:
 def next_search_at(view: Snapshot, ceiling: SizeCap) -> Time:
     """Return the time from which spares may be created.
 
-    The cool-down doubles after each failed search, but not if a node has become ready since the last resize or search.
+    The cool-down doubles with each failed search. If a node has become ready after the last failed search, the
+    cool-down has its normal length again.
     """
     cooldown = view.site.sizing.cooldown
     if ceiling.tries and any(_became_ready_since(view, ceiling.at)):
@@ -114,7 +116,7 @@ def spares_of(view: Snapshot, role: Role) -> list[Pod]:
 
 
 def kept_spares(view: Snapshot) -> frozenset[str]:
-    """Return the UIDs of the spares that stay."""
+    """Return the UIDs of the spares that must not be deleted."""
     return frozenset(pod.metadata.uid for role in _searching_roles(view) for pod in spares_of(view, role))
 
 
@@ -142,7 +144,7 @@ def all_up(view: Snapshot) -> bool:
 
 
 def is_size_fixed(view: Snapshot, role: Role, group: RoleState) -> bool:
-    """Return whether growth would restart a finished replica. Then the role does not grow."""
+    """Return whether growth would restart a finished replica. If so, the role does not grow."""
     restarted = view.roles if role.resize is RestartScope.JOB else (group,)
     return any(replica.final for one in restarted for replica in one.replicas)
 
@@ -155,12 +157,13 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
         yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
-#: A size that lasted this many cool-downs was right: shrinking after it resets the doubling.
+#: If a role shrinks within this many cool-downs after it grew, this is one more failed try. Otherwise a role that
+#: shrinks has 0 failed tries again.
 STABLE_COOLDOWNS = 10.0
 
 
 def fit_sizes(view: Snapshot) -> Snapshot:
-    """Shrink or grow every automatically sized role to what can run now."""
+    """Shrink or grow every automatically sized role to the number of replicas that can run now."""
     if not view.job.has_autosized_role and all([entry.ceiling is None for entry in view.ledger.roles]):  # noqa: C419 - cheaper
         return view
     entries = tuple(
@@ -175,7 +178,7 @@ def fit_sizes(view: Snapshot) -> Snapshot:
 
 def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedger) -> RoleLedger:
     if not role.is_autosized or role.elastic is None:
-        # The user sizes this role now. Forget the ceiling.
+        # The role is no longer sized automatically. Forget the ceiling.
         return replace(entry, ceiling=None) if entry.ceiling is not None else entry
     if any(replica.final for replica in group.replicas):
         return entry
@@ -190,7 +193,7 @@ def _fitted_entry(view: Snapshot, role: Role, group: RoleState, entry: RoleLedge
 
 
 def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]:
-    """Return why pods have no node; an empty list while one of these pods has not waited long enough."""
+    """Return why replicas have no node. If one of these replicas has not waited long enough, return an empty list."""
     if group.all_running:
         return []
     found: list[str] = []
@@ -205,7 +208,10 @@ def _unplaced_reasons(view: Snapshot, role: Role, group: RoleState) -> list[str]
 
 
 def _unplaced_since(view: Snapshot, replica: ReplicaState, refused: Refusal | None) -> tuple[Time | None, str]:
-    """Return the time since which a replica has no node, and why. For a replica that may still find a node: now."""
+    """Return the time since which a replica has waited for a node, and the reason.
+
+    The time is `view.now` if nothing says yet that no node fits, and None if the replica does not wait for a node.
+    """
     if replica.state is State.WAITING:
         return (view.now, "") if refused is None else (refused.since, f"{refused.reason}: {refused.message}")
     if replica.state is State.STOPPING:
@@ -232,13 +238,13 @@ def _quota_refusal(view: Snapshot, role: Role, group: RoleState) -> Refusal | No
 
 
 def size_wakes(view: Snapshot) -> list[Time]:
-    """Return the times to look again: the waiting time of a pod or of the spares is over, or spares may be created."""
+    """Return the times at which a size may change: pods or spares have waited long enough, or spares may be created."""
     times: list[Time] = []
     sizing = view.site.sizing
     for role, group, entry in zip(view.job.roles, view.roles, view.ledger.roles, strict=True):
         if (ceiling := active_cap(role, entry)) is not None:
             waiting = spares_of(view, role)
-            # Look again after one cool-down at the latest, because a new node may have come.
+            # Wake up after one normal cool-down at the latest: a new node ends the doubling of the cool-down.
             search = min(next_search_at(view, ceiling), after(view.now, sizing.cooldown))
             times.append(_search_ends_at(view, waiting) if waiting else search)
         if role.is_autosized and not group.all_running:

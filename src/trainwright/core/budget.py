@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an ended replica may be restarted: by policy, exit code, and the budgets of replica, role and job.
 
-Budgets are compared with counts in the ledger, which is stored before any pod is deleted: a kill loses no count.
+The counts are in the ledger. It is stored before any pod is deleted, so no count is lost if our process is killed.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from trainwright.model.units import parse_row
 
 
 class EndedReplica(Struct, frozen=True, gc=False):
-    """A replica that has ended, with its cause. It is restarted or final."""
+    """A replica that has ended, with its cause. The pass either restarts it or makes it final."""
 
     role: Role
     replica: ReplicaState
@@ -28,23 +28,23 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def scope(self) -> RestartScope:
-        """What is restarted with the replica. A deleted pod restarts alone unless the policy names that cause."""
+        """What is restarted. If the pod was deleted: only the pod, unless the policy restarts after deletions."""
         rule = self.role.restart
         return RestartScope.POD if self.cause.why is CauseKind.DELETED and not rule.answers_removal else rule.scope
 
     @property
     def counted_as(self) -> CauseKind:
-        """The cause that the restart is counted under. A cause that does not use the budget is preferred."""
+        """The kind of cause that counts the restart. If a cause has several kinds, a kind that uses no budget wins."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
     @property
     def is_free(self) -> bool:
-        """Whether the restart does not use any budget."""
+        """Whether the restart uses no budget."""
         return self.counted_as in self.role.uncounted
 
 
 class RestartCascade:
-    """The roles that the restarts so far already include. A scope restarts once, however many replicas ended."""
+    """The roles that this pass already restarts as a whole. Further ended replicas of these roles use no budget."""
 
     def __init__(self) -> None:
         self.everything = False
@@ -61,7 +61,7 @@ class RestartCascade:
 
 
 class BudgetUse:
-    """How much of its budget a role, or each of its replicas, has used, with the restarts granted in this pass."""
+    """How much of its budget a role, or each of its replicas, has used, including restarts granted in this pass."""
 
     def __init__(self, role: Role, entry: RoleLedger) -> None:
         self._limit = role.restart.limit
@@ -71,7 +71,7 @@ class BudgetUse:
         self.more = 0
 
     def allows(self, one: EndedReplica) -> bool:
-        """Return whether there is budget for this restart. A replica ends at most once in a pass."""
+        """Return whether the budget allows this restart. A replica ends only once in a pass: `more` is for roles."""
         if self._limit is None:
             return True
         used = self._role + self.more if self._replicas is None else self._replicas.get(one.replica.index, 0)
@@ -79,9 +79,9 @@ class BudgetUse:
 
 
 def split_ended(ledger: Ledger, ended: list[EndedReplica]) -> tuple[list[EndedReplica], list[EndedReplica]]:
-    """Split into replicas to restart and replicas that are final, in index order, while the role's budget lasts.
+    """Split ended replicas into replicas to restart and final replicas. Low indexes use the role's budget first.
 
-    A pod whose containers cannot be created has not ended: if it may not be replaced, it stays.
+    A pod whose containers cannot be created has not ended: if it must not be replaced, it is in neither list.
     """
     retries: list[EndedReplica] = []
     finals: list[EndedReplica] = []

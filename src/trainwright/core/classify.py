@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classify one pod: the state of its replica, and the cause of an end.
 
-The first match wins: 1. A pod that ended keeps its result, even if its node is lost; so do main containers that
-succeeded while others still run. 2. A pod that is being deleted has not failed: a new pod follows. 3. Pods on a lost
-node are lost. 4. Main containers may have failed while others still run. 5. Pods that hold failed GPUs are lost, if
-their policy restarts them. 6. The pod's phase.
+The first match wins: 1. A pod that has ended keeps its result, even if its node is lost. Main containers that have
+succeeded decide like an ended pod, even if other containers still run. 2. A pod that is being deleted has not failed: a
+new pod follows. 3. A pod on a lost node is lost. 4. A pod has failed if its main containers have failed, even if other
+containers still run. 5. A pod that holds failed GPUs is lost, if its policy restarts it. 6. The pod's phase decides.
 
-Some roles replace a pod whose containers cannot be created (no such image, a missing Secret), because another node may
-succeed. A stuck pod is replaced after `CreationRules.duration_period`, during `restart_period` from the replica's first
-stuck pod. After that the replica fails or waits. The ledger stores the time at which a replica became stuck.
+Some roles replace a pod whose containers cannot be created (no such image, a missing Secret), because a new pod may
+start on another node. A stuck pod is replaced after `CreationRules.duration_period`. The replacements end
+`restart_period` seconds after the replica became stuck; then it fails or waits. The ledger stores the time at which it
+became stuck.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ from trainwright.model.units import Time, after, due, format_indexes, parse_inde
 
 Conclusion = tuple[State, Cause | None]
 
-#: Waiting reasons that mean a container cannot be created, not only that it is not created yet.
+#: Waiting reasons of a container that cannot be created. Other reasons mean that it is not created yet.
 CREATE_ERRORS = frozenset(
     {
         "CreateContainerConfigError",
@@ -42,7 +43,7 @@ CREATE_ERRORS = frozenset(
         "InvalidImageName",
     }
 )
-#: Pod reasons that blame the node, not the pod.
+#: Reasons of failed pods for which the node is responsible, not the program in the pod.
 DISRUPTIONS = frozenset(
     {
         "NodeShutdown",
@@ -50,7 +51,7 @@ DISRUPTIONS = frozenset(
         "Shutdown",
         "Preempting",
         "NodeLost",
-        "SupervisorLost",  # reported by `trainwright` nodes when the supervisor process has gone
+        "SupervisorLost",  # reported by `trainwright` nodes when the supervisor process has ended
         # The node did not admit the pod, and nothing ran:
         "NodeAffinity",
         "NodePorts",
@@ -86,7 +87,7 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
     if end is not None:
         return end
     if health is not None and health.devices_have_failed(role.name, now) and role.may_retry(CauseKind.DEVICE):
-        # A replica that may not be restarted goes on: detectors can be wrong.
+        # A replica that must not be restarted continues to run, because the report of failed GPUs can be wrong.
         return State.LOST, Cause(CauseKind.DEVICE, message=brief(health.device_message), node=pod.spec.node_name)
     return _RUNNING if phase == "Running" else _starting(pod, role, create_error_timeout(role, site), now)
 
@@ -97,7 +98,7 @@ def _classify_ended(pod: Pod, role: Role) -> Conclusion:
     if _ended_by_deletion(pod, [end for _, end in _terminated(pod) if end.exit_code], failed=True):
         return _STOPPING
     cause, codes = _cause(pod, role), [end.exit_code for end in _main_ends(pod, role)]
-    # The main containers may have succeeded before another container failed.
+    # The pod has succeeded if all main containers succeeded before another container failed.
     succeeded = cause.why is CauseKind.EXIT and role.main_containers and not any(codes)
     return _SUCCEEDED if succeeded and len(codes) == len(role.main_containers) else (State.FAILED, cause)
 
@@ -113,7 +114,7 @@ def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> boo
         return False
     grace: float = pod.metadata.deletion_grace_period_seconds or 0
     if not grace and pod.spec.termination_grace_period_seconds:
-        # The kubelet's final deletion has no grace period and carries its own time, not the time of the request.
+        # The kubelet's own request has set a new time and a grace period of 0. Estimate the time of the first request.
         grace = pod.spec.termination_grace_period_seconds + KUBELET_CLEANUP_SECONDS
     asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
@@ -136,7 +137,7 @@ def _cause(pod: Pod, role: Role) -> Cause:
 
 
 def _first_failed_exit(pod: Pod, role: Role) -> Cause | None:
-    """Return the first failed container: later failures are often consequences."""
+    """Return the end of the container that failed first, because later failures are often consequences."""
     bad = [(container, end) for container, end in _terminated(pod) if end.exit_code]
     bad = [pair for pair in bad if pair[0].name in role.main_containers] or bad
     if not bad:
@@ -146,7 +147,7 @@ def _first_failed_exit(pod: Pod, role: Role) -> Cause | None:
 
 
 def awaits_restart(pod: Pod) -> bool:
-    """Return whether the kubelet will restart a container of this pod: it has ended, or waits for its back-off.
+    """Return whether the kubelet will restart a container: the container has ended, or waits for its back-off.
 
     A running container does not count, however often it was restarted.
     """
@@ -154,7 +155,7 @@ def awaits_restart(pod: Pod) -> bool:
         return False
     policy = pod.spec.restart_policy
     init, main = pod.status.init_container_statuses or (), pod.status.container_statuses or ()
-    # A kubelet never repeats an init container that succeeded.
+    # With `Always`, the kubelet restarts main containers even after success. Init containers that succeeded stay ended.
     again = {one.name for one in main} if policy == "Always" else set()
     for container in (*init, *main):
         state = container.state or ContainerState()
@@ -191,7 +192,7 @@ def _exit_cause(pod: Pod, container: ContainerStatus, end: Terminated) -> Cause:
 
 
 def _signal(end: Terminated) -> int | UnsetType:
-    """Return the signal if it is known. Kubelets do not report it; our supervisor does."""
+    """Return the signal that ended the container; 0: no signal; UNSET: unknown, because kubelets report no signals."""
     if end.signal:
         return end.signal
     return 0 if implied_signal(end.exit_code) and end.container_id.startswith(CONTAINER_SCHEME) else UNSET
@@ -209,7 +210,7 @@ def _terminated(pod: Pod) -> list[tuple[ContainerStatus, Terminated]]:
 
 
 def _main_ends(pod: Pod, role: Role) -> list[Terminated]:
-    """Return the ends of the main containers, or of all containers if the role names no main container."""
+    """Return the ends of the main containers, or of all containers if the role has no main containers."""
     mains = role.main_containers
     return [end for container, end in _terminated(pod) if not mains or container.name in mains]
 
@@ -250,20 +251,20 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
 
 
 def create_error_timeout(role: Role, site: Site) -> float | None:
-    """Return the seconds after which a container that cannot be created fails its replica, by role or by site.
+    """Return the number of seconds after which a replica fails because a container cannot be created.
 
-    None for roles that replace such pods: they use the times in the ledger.
+    The role's own setting wins over the site's. None if the role replaces such pods: then `is_given_up` decides.
     """
     return None if role.recreates_pods else site.patience if role.patience is None else role.patience
 
 
 def given_up_at(pod: Pod, most: float | None) -> Time | None:
-    """Return the time at which a pod fails because its containers cannot be created, with this timeout."""
+    """Return when a pod fails if its containers still cannot be created: `most` seconds after the pod started."""
     begun = pod.status.start_time or pod.metadata.creation_timestamp
     return None if most is None or begun is None else due(begun, most)
 
 
-#: If there are more groups of stuck replicas than this, groups are merged, so that the ledger stays small.
+#: Maximum number of stuck periods per role. If there are more, the two newest are merged: the ledger stays small.
 MAX_STUCK_PERIODS = 32
 
 
@@ -273,7 +274,7 @@ def is_stuck(role: Role, replica: ReplicaState) -> bool:
 
 
 def is_given_up(entry: RoleLedger, index: int, pod: Pod, creating: CreationRules, now: Time) -> bool:
-    """Return whether a stuck replica has failed."""
+    """Return whether a stuck replica has failed, because its pods are no longer replaced."""
     return creating.fail and now >= _replacing_ends_at(entry, index, pod, creating, now)
 
 
@@ -309,7 +310,7 @@ def _replaced_at(entry: RoleLedger, replica: ReplicaState, creating: CreationRul
 
 
 def stuck_since(entry: RoleLedger) -> Mapping[int, Time]:
-    """Return the time since which each stuck replica is stuck."""
+    """Return for each stuck replica the time at which it became stuck."""
     return {index: one.since for one in entry.stuck for index in parse_indexes(one.indexes)}
 
 
@@ -329,7 +330,7 @@ def _stuck_periods(kept: Mapping[int, Time]) -> tuple[StuckPeriod, ...]:
     for index, time in kept.items():
         groups.setdefault(time, set()).add(index)
     while len(groups) > MAX_STUCK_PERIODS:
-        # Merging the two newest groups shortens the period of the later group: no replica waits too long.
+        # The merged group gets the earlier of the two times, so no replica waits longer than its period.
         second, last = sorted(groups)[-2:]
         groups[second] |= groups.pop(last)
     return tuple(StuckPeriod(time, format_indexes(groups[time])) for time in sorted(groups))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create what a live job lacks and delete what it no longer needs: pods, services, pod groups, ConfigMaps.
+"""Create missing children of a live job, and delete unnecessary children: pods, services, pod groups, ConfigMaps.
 
 A replica's pod is created when its name is free, its back-off is over, the roles that must run first are up, its gang
 is admitted, and no ConfigMap of another attempt is left. A stale pod that has ended stays until the back-off is over,
@@ -23,12 +23,12 @@ Address = tuple[str, str, str]
 
 
 def sync_extras(view: Snapshot) -> tuple[list[Create], list[Patch], list[Delete]]:
-    """Return creates, patches and deletes for the children of the whole job. The digest shows which are out of date."""
+    """Return the actions for children of the whole job. A child whose digest differs is out of date."""
     bodies = view.job.dialect.extras(view.job, gate.visible_to_dialect(view.job, view.roles, view.observed), view.site)
     if not bodies and not view.observed.extras:
         return [], [], []
     gang = view.job.gang.at(view.site) if view.job.gang is not None else None
-    # The gang's API may be unavailable for a moment: keep existing groups.
+    # The gang's API may be unavailable for a moment, so do not delete existing groups.
     unseen = "PodGroup" if view.job.gang is not None and gang is None else ""
     places = gate.address_hashes(view.job, view.roles)
     made = [render.extra(view.job, body, places) for body in bodies if body["kind"] != unseen]
@@ -96,7 +96,7 @@ def create_missing(view: Snapshot) -> StepActions:
 
 
 def _after_refusals(view: Snapshot, actions: StepActions) -> StepActions:
-    """Remove creates that were refused and may not be retried yet."""
+    """Leave out objects that the API server refused to create, until the time of the next try. Wake up at that time."""
     refused = [one for one in view.observed.refusals if one.retry_at is not None and one.retry_at > view.now]
     later = {(one.kind, one.name): one.retry_at for one in refused}
     creates = tuple(create for create in actions.creates if (create.body["kind"], create.name) not in later)
@@ -113,7 +113,7 @@ def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[De
 
 
 def _forced_deletes(view: Snapshot) -> list[Delete]:
-    """Return forced deletes for pods that another client deletes and that cannot end because their node is lost."""
+    """Return forced deletes for pods that another client has deleted: on a lost node, such a pod would never end."""
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
     return removal.pod_deletes(view, ((pod, "being deleted") for pod in stopping if pod is not None))
 
@@ -149,9 +149,9 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
 
 
 def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
-    """Return whether no old peer still runs and the roles that must run before this role are up."""
+    """Return whether pods of older attempts have ended and the roles that must run before this role are up."""
     scope = role.barrier_scope
-    # A new pod could connect to a running pod of an older attempt.
+    # A new pod could connect to a running pod of an older attempt, so the role must wait.
     if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):
         return False
     if not role.awaits_running:
@@ -197,7 +197,7 @@ def _services(view: Snapshot) -> tuple[list[Create], list[Delete]]:
 
 
 def _wake(view: Snapshot, holds: dict[str, dict[int, Time]]) -> Time | None:
-    """Return the next time at which a decision changes without any event."""
+    """Return the next time at which a decision can change although no event arrives."""
     life = view.job.lifecycle
     growing = autosize.size_wakes(view) if view.job.has_autosized_role else []
     pending = holds or growing or view.unhealthy_nodes or view.ledger.avoided

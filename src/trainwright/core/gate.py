@@ -17,7 +17,7 @@ from trainwright.model.ledger import RoleLedger
 from trainwright.model.meta import ADDRESS_HASHES, WORLD
 from trainwright.model.plan import ReplicaState, RoleState, State
 
-#: The cause with which a pod whose address has changed counts as lost.
+#: The cause for a pod that counts as lost because its address has changed.
 _MOVED = Cause(
     CauseKind.DISRUPTED, reason="AddressChanged", message="its peers were told the address that it had before"
 )
@@ -26,7 +26,10 @@ _HASH_LENGTH = 6
 
 
 def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observed) -> Observed:
-    """Return what the dialect builds extras from. With a gate: only current pods that are not being deleted."""
+    """Return the objects from which the dialect builds ConfigMaps and pod groups.
+
+    If the job has a gate, pods of older attempts and pods that are being deleted are left out.
+    """
     if not job.has_gate:
         return observed
     pods = [replica.pod for role in roles for replica in role.replicas if replica.pod is not None]
@@ -34,14 +37,15 @@ def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observe
 
 
 def is_current(job: Job, extra: Extra) -> bool:
-    """Return whether this is the gate of the current attempt. It stays even if the dialect cannot build it any more."""
+    """Return whether this is the gate of the current attempt. It stays even if the dialect can no longer build it."""
     return _is_gate(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
-    """Return whether this is the gate of an older attempt without pods. It is deleted, not overwritten.
+    """Return whether to delete this child: it is the gate of an older attempt, and there is no current pod.
 
-    Overwriting it would keep keys that the next gate lacks. If current pods exist, the status was lost: keep the gate.
+    We do not overwrite such a gate, because old keys that are not in the next gate would stay. If there are current
+    pods, a stored status was lost, and the pods still need this gate.
     """
     if not _is_gate(job, extra) or is_current(job, extra):
         return False
@@ -49,7 +53,7 @@ def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
 
 
 def blocks_creation(job: Job, observed: Observed) -> bool:
-    """Return whether a gate of an older attempt exists: a new pod might read that gate."""
+    """Return whether a gate of an older attempt or a terminating gate exists. New pods must not read such a gate."""
     return any(
         _is_gate(job, extra) and (extra.metadata.deletion_timestamp is not None or not is_current(job, extra))
         for extra in observed.extras
@@ -57,14 +61,14 @@ def blocks_creation(job: Job, observed: Observed) -> bool:
 
 
 def address_hashes(job: Job, roles: tuple[RoleState, ...]) -> str:
-    """Return the hashes of all pod addresses, to store on the gate; empty if addresses may change."""
+    """Return the hashes of all pod addresses, to store on the gate; empty if no role depends on fixed addresses."""
     if not any(_fixes_addresses(role) for role in job.roles):
         return ""
     return "".join([_address_hash(_pod_address(replica)) for role in roles for replica in role.replicas])
 
 
 def mark_moved(job: Job, observed: Observed, roles: tuple[RoleState, ...]) -> tuple[RoleState, ...]:
-    """Mark replicas as lost if their pods no longer have the address in the gate, as after a reboot of the node."""
+    """Mark replicas as lost if the address of the pod differs from the address that is stored with the gate."""
     annotations = next((extra.metadata.annotations or {} for extra in observed.extras if is_current(job, extra)), {})
     stored, length = annotations.get(ADDRESS_HASHES, ""), _HASH_LENGTH * sum(len(role.replicas) for role in roles)
     if not stored or len(stored) != length or stored == address_hashes(job, roles):
@@ -105,7 +109,7 @@ def _address_hash(address: str) -> str:
 
 
 def reached_at_gate(role: Role, entry: RoleLedger) -> RoleLedger:
-    """Note that every replica has existed: the gate needed all their addresses, even if the status was lost."""
+    """Record that every replica has existed. The gate proves this even if a status was lost: it has all addresses."""
     known = min(entry.size, role.replicas)
     if not (role.gate and role.restart.answers_removal) or entry.reached >= known:
         return entry

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The start and the end of a job: accepted, suspended, resumed, ended, cleaned up, deleted.
 
-Each step takes the snapshot of a pass and returns a plan, or None if it does not apply.
+A step takes the snapshot of a pass. Some steps return a changed snapshot, others a plan, or None if they do not apply.
 """
 
 from msgspec.structs import replace
@@ -94,7 +94,7 @@ def suspended(view: Snapshot) -> Plan | None:
         return None
     outcome = verdict.end_requested(view)
     if view.ledger.phase is not Phase.SUSPENDED:
-        # A job that has just succeeded does not lose its result to a suspension.
+        # A suspension must not discard the result of a job that has just succeeded.
         settled = verdict.settle(view)
         outcome = verdict.success(settled) or outcome
         view = settled.view if outcome is not None else _suspend(view)
@@ -139,7 +139,7 @@ def _closed_entry(entry: RoleLedger, group: RoleState, outcome: Outcome) -> Role
 
 
 def finished(view: Snapshot) -> Plan | None:
-    """Clean up after an ended job by its policy, and remove the job after its time to live."""
+    """Clean up after an ended job as its policy says, and remove the job after its time to live."""
     outcome = view.ledger.outcome
     if outcome is None:
         return None
@@ -183,7 +183,7 @@ def _all_pods(view: Snapshot) -> list[Pod]:
 
 
 def _other_deletes(view: Snapshot, kept: set[str], why: str) -> list[Delete]:
-    """Return deletes for services without a pod and for children that the job no longer needs."""
+    """Return deletes for services that are not in `kept` and for children that the job no longer needs."""
     services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.is_terminating(s)]
     basis = gate.visible_to_dialect(view.job, view.roles, view.observed)
     bodies = view.job.dialect.extras(view.job, basis, view.site) if view.observed.extras else ()

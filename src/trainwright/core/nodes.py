@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of the nodes that hold pods of a job: lost nodes, failed GPUs, and whether another node could take a pod.
 
-A node is lost when it has not been ready for longer than the grace period. A node that is not in the list is not
-judged: the engine may not have listed its nodes yet, and it keeps a removed node as not ready.
+A node is lost when it has not been ready for longer than the grace period. A node that is missing from the list is not
+lost: perhaps the engine has not listed the nodes yet. A removed node stays in the list as not ready.
 
 GPU failures show in conditions and taints of the node, or in fewer allocatable GPUs than the job's pods hold there. The
 node still answers, so its pods can be deleted normally.
 
-Admission plugins may add tolerations that the template lacks. Two kinds of taints therefore count as tolerated:
-taints on nodes where such pods have run, and taints named like a resource that the pods request.
+Admission plugins may add tolerations that are not in the template. So we assume that pods also tolerate a taint if its
+key is on a node where pods of the role have run, or if its key is the name of a resource that the pods request.
 """
 
 from collections import Counter
@@ -27,13 +27,13 @@ _REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
-    """Return whether a node's taints repel pods with this spec. Taints with a known key do not."""
+    """Return whether a node's taints repel pods with this spec. Taints whose key is in `known` count as tolerated."""
     hard = [one for one in node.spec.taints or () if one.effect in _REPELLING_EFFECTS and one.key not in known]
     return any(not _tolerated(one, spec.get("tolerations") or ()) for one in hard)
 
 
 def _tolerated(taint: Taint, given: Iterable[Mapping[str, Any]]) -> bool:
-    """Compare key and effect only. Ignoring values may allow too many nodes, but never keeps pods on a failed node."""
+    """Compare only key and effect. Without the value, a node may wrongly count as usable, but never as unusable."""
     return any(
         one.get("effect") in (None, "", taint.effect)
         and (one.get("key") == taint.key or (not one.get("key") and one.get("operator") == "Exists"))
@@ -86,7 +86,7 @@ def held_devices(job: Job, observed: Observed, site: Site) -> Mapping[str, HeldD
 
 
 def device_failure(node: Node, amounts: Mapping[str, int], site: Site, times: int = 1) -> str:
-    """Return what is wrong with the GPUs of a node where `times` pods use these amounts; empty if nothing is."""
+    """Return what is wrong with the GPUs of a node, or an empty text. `times` pods there use `amounts` each."""
     return ("" if node.is_healthy else _detector_message(node, site)) or _missing_devices(
         node.status.allocatable or {}, amounts, times
     )
@@ -109,18 +109,18 @@ def _missing_devices(has: Mapping[str, str], amounts: Mapping[str, int], times: 
     """Return which devices the device plugin has withdrawn."""
     for name, amount in amounts.items():
         left = has.get(name)
-        # A node that does not report this resource is not judged by it.
+        # A node that does not report this resource counts as healthy here.
         if left is not None and count(left) < amount * times:
             return f"{count(left)} {name} left of {amount * times} in use"
     return ""
 
 
 UNREACHABLE = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"})
-#: With this many nodes or fewer, the share of nodes that are not ready says nothing.
+#: With this many nodes or fewer, the share of nodes that are not ready is not checked.
 MIN_NODES_FOR_SHARE = 3
 #: If more than this share of nodes is not ready, the network or the API server is the likely cause.
 MAX_SILENT_SHARE = 0.55
-#: If more than that share of nodes is not ready, the grace period is this many times longer.
+#: If more than `MAX_SILENT_SHARE` of the nodes is not ready, the grace period is this many times longer.
 WIDE_OUTAGE_GRACE_FACTOR = 5.0
 
 
@@ -182,8 +182,8 @@ def not_ready_since(node: Node) -> Time | None:
 def _silent_nodes(silent: Mapping[str, Node], known: Mapping[str, Node], site: Site) -> dict[str, NodeHealth]:
     """Return the time at which each of these nodes counts as lost.
 
-    If no node is ready, none is lost: pods could not run anywhere else. If most are not ready, the network or the API
-    server has probably failed, and the grace period is longer. A removed node is always lost.
+    If no node is ready, none is lost, because pods could not run anywhere else. If most nodes are not ready, the
+    network or the API server has probably failed, so the grace period is longer. Removed nodes keep the normal period.
     """
     there = [node for node in known.values() if not _is_removed(node)]
     mute = sum([not node.ready for node in there])
@@ -228,7 +228,7 @@ def _device_nodes(
 def another_node_fits(role: Role, known: Mapping[str, Node], barred: Collection[str], site: Site) -> bool:
     """Return whether another known node could take pods of this role, as far as can be known without the scheduler.
 
-    `barred` are the nodes where such pods have run.
+    Nodes in `barred` do not count. Pods of the role have run on them, so the keys of their taints count as tolerated.
     """
     asked = requested_devices(role, site)
     spec: Body = role.template.get("spec") or {}

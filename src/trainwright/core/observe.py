@@ -6,7 +6,7 @@ job's UID as a label is adopted. A pod that we control but whose labels were rem
 pods are foreign. Later steps work on the `Snapshot` and never look at raw pods again.
 
 The phase of a live job is also decided here. `Pending` and `Resuming` last until every replica has run; after that, a
-missing replica means `Restarting`. `Succeeded` and `Failed` are final.
+missing replica means `Restarting`. After `Succeeded` or `Failed`, the phase never changes.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def ownership_patch(job: Job, pod: Pod) -> Patch | None:
 
 
 def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
-    """Return whether the pod has the name of the replica in its labels and the job has that role."""
+    """Return whether the pod has the name of the replica that its labels describe, and the job has that role."""
     index = labels[INDEX]
     if not index.isdecimal() or len(index) > 7 or all(role.name != labels[ROLE] for role in job.roles):
         return False
@@ -62,7 +62,7 @@ def _has_replica_name(job: Job, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def owned_by(job: Job, observed: Observed) -> Observed:
-    """Return the observed children without services and extras of other controllers."""
+    """Return the observed children, but leave out services and extras that this job does not control."""
     uid = job.uid
     services = tuple([one for one in observed.services if _is_controlled_by(one.metadata, uid)])
     extras = tuple([one for one in observed.extras if _is_controlled_by(one.metadata, uid)]) if observed.extras else ()
@@ -75,7 +75,7 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
     owners = meta.owner_references
     if not owners:
         return False
-    # The controller is nearly always the first owner; this is faster than the property.
+    # The controller is nearly always the first owner. Checking it first is faster than the property `controller`.
     first = owners[0]
     if first.controller:
         return first.uid == uid
@@ -95,7 +95,7 @@ class StalePod(Struct, frozen=True, gc=False):
 
 
 class Snapshot(Struct, frozen=True, gc=False):
-    """One pass over one job. `job.ledger` is the working copy, `stored` is the ledger that was read."""
+    """What one pass knows. `job.ledger` is the working copy, `stored` is the ledger that was read."""
 
     job: Job
     stored: Ledger
@@ -163,7 +163,7 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
 
 
 def _assign_slot(pod: Pod, slots: dict[str, Slots], leftovers: list[StalePod]) -> None:
-    """Put the pod into its slot. If two pods have the same slot, the pod with the lower attempt is stale."""
+    """Keep one pod for each role and index. If there are two such pods, the pod with the lower attempt is stale."""
     labels = pod.metadata.labels or {}
     role, index, attempt = labels[ROLE], _number(labels[INDEX]), _number(labels.get(ATTEMPT, "0"))
     slot = slots.get(role)
@@ -185,7 +185,7 @@ def _number(text: str) -> int:
 
 
 class _RoleObserver(Struct, frozen=True, gc=False):
-    """What is needed to classify the replicas of each role."""
+    """Classifies the replicas of each role, and adds the stale pods that it finds to `stale_pods`."""
 
     site: Site
     now: Time
@@ -195,7 +195,7 @@ class _RoleObserver(Struct, frozen=True, gc=False):
     job_is_live: bool = True
 
     def observe_role(self, role: Role, slot: Slots, entries: dict[str, RoleLedger]) -> RoleState:
-        """Classify the replicas of one role, and correct its entry where pods show more than the ledger."""
+        """Classify the replicas of one role, and correct its entry if pods show newer facts than the ledger."""
         entry = entries.get(role.name) or RoleLedger(role.name)
         if slot and (higher := _attempts_above(slot, entry)):
             entry = attempts.raise_attempts(entry, higher)
@@ -214,7 +214,7 @@ class _RoleObserver(Struct, frozen=True, gc=False):
         return RoleState(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))
 
     def _drop_surplus(self, role: Role, slot: Slots, entry: RoleLedger) -> RoleLedger:
-        """Make pods of surplus replicas stale. Their attempt is raised, so that a later replica gets a new pod."""
+        """Make surplus pods stale. Raise their attempts, so that a later replica with the same index gets a new pod."""
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
         why = f"{role.name} has {role.replicas} replica{'s' * (role.replicas != 1)}"
         self.stale_pods.extend(StalePod(pod, role.name, index, why, _is_spare(pod)) for index, (_, pod) in surplus)
@@ -224,7 +224,7 @@ class _RoleObserver(Struct, frozen=True, gc=False):
         return attempts.retry_replicas(entry, current) if current else entry
 
     def _replica(self, role: Role, entry: RoleLedger, index: int, found: tuple[int, Pod] | None) -> ReplicaState:
-        """Return one replica: its pod if it has the current attempt, otherwise what the ledger stores."""
+        """Return one replica: from its pod if the pod has the current attempt, otherwise from the ledger."""
         if found is not None and found[0] == entry.epoch and not (entry.retries or entry.succeeded or entry.failed):
             pod = found[1]
             # The common case. `classify_pod` gives the same result, but is slower.
@@ -278,7 +278,7 @@ def _current(slot: Slots, entry: RoleLedger) -> frozenset[int]:
 
 
 def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
-    """Return attempts of pods that are higher than stored. This happens only after a status was lost."""
+    """Return the attempts of pods that are higher than in the ledger. Such pods exist only after a status was lost."""
     epoch = entry.epoch
     return {
         index: found
@@ -329,9 +329,9 @@ def all_present(role: RoleState) -> bool:
 
 
 def all_reached(view: Snapshot, role: RoleState) -> bool:
-    """Return whether every replica of the role has existed. Replicas added while the job runs count once they are up.
+    """Return whether every replica of the role has existed. In a running job, a replica counts only once it is up.
 
-    Otherwise the next pass would treat them as replicas that were up and are missing.
+    Otherwise the next pass would take a new replica that is still starting for an old replica that is down.
     """
     return all(is_up(replica) for replica in role.replicas) if view.ledger.phase is Phase.RUNNING else all_present(role)
 
@@ -342,7 +342,7 @@ def phase_of(view: Snapshot) -> Phase:
     if view.all_running:
         return Phase.RUNNING
     if all(role.all_running or all(is_up(replica) for replica in role.replicas) for role in view.roles):
-        # All replicas have finished but no rule has decided: keep the phase.
+        # If all replicas have finished but no rule has decided, keep the phase.
         return Phase.RUNNING if any(role.running for role in view.roles) else before
     return Phase.RESTARTING if before is Phase.RUNNING and _is_replacing(view) else before
 

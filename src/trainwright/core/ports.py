@@ -2,8 +2,8 @@
 """Assign port blocks to replicas that share the ports of a machine.
 
 The ledger stores the blocks before any pod is created, so a pod and its peers always agree. The first candidate comes
-from the job's UID; blocks of other jobs are skipped while free blocks are left. Where names do not resolve, the engine
-reserves hosts and ports for `endpoints` before the pass.
+from the job's UID; blocks of other jobs are skipped while free blocks are left. If the names of replicas do not
+resolve, the engine reserves a host and ports for each replica that `endpoints` returns, before it starts the pass.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from trainwright.model.site import Endpoints, Site
 
 
 def endpoints(job: Job) -> tuple[Endpoints, ...]:
-    """Return the replicas whose addresses pods of the next pass may contain; none if that pass creates no pods."""
+    """Return the replicas whose addresses the next pass may write into pods; none if it creates no pods."""
     if job.ledger.outcome is not None or job.lifecycle.suspended or job.deleting or job.unmanaged:
         return ()
     largest = autosize.at_largest_size(job)
@@ -50,7 +50,7 @@ def assign_ports(view: Snapshot) -> Snapshot:
 
 
 def shared_ports(view: Snapshot) -> list[str]:
-    """Return replicas that got ports in this pass which another job also has, because no free ports were left."""
+    """Return the replicas that got ports of another job in this pass, because no free ports were left."""
     if view.ledger.ports == view.stored.ports or not view.observed.ports:
         return []
     sizes = dict(_needed_ports(view.job, view.site))
@@ -69,13 +69,13 @@ def _needed_ports(job: Job, site: Site) -> Iterator[tuple[str, int]]:
 
 
 def _blocks(site: Site, size: int, bases: frozenset[int]) -> set[int]:
-    """Return the block numbers that these port blocks overlap. Their range or size may have been different."""
+    """Return the block numbers that these port blocks overlap. Old blocks may have another range or size."""
     low = site.host_ports[0]
     return {(port - low) // size for base in bases for port in (base, base + size - 1)}
 
 
 def _candidate_ports(uid: str, site: Site, size: int, taken: set[int]) -> Iterator[int]:
-    """Yield the first ports of blocks without end: free blocks first, then all blocks again."""
+    """Yield the first port of each free block, then of all blocks again and again, without end."""
     low, high = site.host_ports
     count = max((high - low + 1) // size, 1)
     start = int.from_bytes(blake2b(uid.encode(), digest_size=8).digest()) % count

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quarantine: a node that failed a replica gets no other replica of the job for a while.
+"""Quarantine: a node that caused the failure of a replica gets no replica of the job for a while.
 
-The list is in the ledger: nodes whose GPUs look unhealthy, with the time; and failed nodes, until they have been
-healthy for long enough. When a node leaves the list, pods without a node that must avoid it are created again, because
-the affinity of a pod cannot be changed.
+The ledger holds the list: nodes whose GPUs look unhealthy, each with the time at which this began; and failed nodes,
+until they have been healthy for long enough. When a failed node leaves the list, pods that have no node yet are
+replaced: the affinity of the old pods still excludes that node, and the affinity of a pod cannot be changed.
 """
 
 from collections.abc import Iterable
@@ -43,19 +43,19 @@ def update(view: Snapshot) -> Snapshot:
 def _updated(one: Avoided, view: Snapshot, sick: set[str]) -> Avoided | None:
     """Return the updated entry, or None once the node has been healthy for long enough."""
     node = (view.observed.nodes or {}).get(one.node)
-    # A node that is not listed cannot get pods. If it returns, it may have been repaired.
+    # A node that is not in the cluster counts as healthy. It gets no pods now, and it may return after a repair.
     well = one.node not in sick and (node is None or (node.ready and not nodes.device_failure(node, {}, view.site)))
     if not well:
         return replace(one, until=None) if one.until is not None else one
     if not one.failed or (one.until is not None and view.now >= one.until):
         return None
     latest = after(view.now, view.site.node_quarantine)
-    # A later time was written by a wrong clock.
+    # If `until` is later than `latest`, a wrong clock wrote it.
     return one if one.until is not None and one.until <= latest else replace(one, until=latest)
 
 
 def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
-    """Add an entry. If the list is full, the oldest failed node makes room, never a suspect."""
+    """Add an entry. In a full list, it replaces the oldest failed node; if there is no failed node, it is not added."""
     if len(kept) < KEPT_NODES:
         return [*kept, new]
     oldest = next((one for one in kept if one.failed), None)
@@ -63,7 +63,7 @@ def _added(kept: list[Avoided], new: Avoided) -> list[Avoided]:
 
 
 def _retry_unplaced(view: Snapshot) -> Snapshot:
-    """Retry pods without a node, so that they lose the old affinity; roles may search for nodes again."""
+    """Replace pods without a node, because they have the old affinity; let roles search for nodes again soon."""
     entries: list[RoleLedger] = []
     for entry, group in zip(view.ledger.roles, view.roles, strict=True):
         starting = [replica for replica in group.replicas if replica.state is State.STARTING and not replica.final]

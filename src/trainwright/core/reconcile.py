@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decision: a job and what exists for it go in, a plan comes out. No I/O, no clock, no randomness.
+"""The decision: `reconcile` turns a job and what exists for it into a plan, without I/O, clock or randomness.
 
 An engine calls `reconcile` whenever something about a job changes, and executes the plan in the order that `model.plan`
 describes. Every decision is made in a step that is called from here.
@@ -23,19 +23,19 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
         or lifecycle.deleted(view)  # 1 being deleted: the garbage collector removes the children
         or lifecycle.foreign(view)  # 1a started by another controller: only an event
         or lifecycle.invalid(view)  # 2 a manifest that cannot be run, or an edit that cannot be applied
-        or lifecycle.finished(view)  # 3 decided earlier: clean up, time to live
-        or lifecycle.suspended(view)  # 4 no pods
+        or lifecycle.finished(view)  # 3 ended earlier: clean up, time to live
+        or lifecycle.suspended(view)  # 4 suspended: no pods
         or _live(lifecycle.begin(view))
     )
 
 
 def _live(view: Snapshot) -> Plan:
-    """5 success  6 a requested end  7 deadlines  8 failure  9 restarts, resizes  10 create what is missing."""
+    """Then: 5 success  6 a requested end  7 deadlines  8 failure  9 restarts, resizes  10 create what is missing."""
     settled = verdict.settle(quarantine.update(view))
     outcome = verdict.decide(settled)
     if outcome is not None:
         ended = lifecycle.finished(lifecycle.end(settled.view, outcome))
-        assert ended is not None  # noqa: S101 - an outcome is there, so the step answers; for the type checker
+        assert ended is not None  # noqa: S101 - for the type checker: `finished` returns a plan if there is an outcome
         return ended
     view = ports.assign_ports(
         lifecycle.advance(autosize.apply_resizes(autosize.fit_sizes(restart.apply_restarts(settled))))

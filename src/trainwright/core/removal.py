@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes: which delete a pod needs now, and which children of a missing job may be deleted.
+"""Deletes: whether and how a pod is deleted now, and which children of a missing job may be deleted.
 
 A pod on a lost node cannot confirm its end and is deleted by force: at once if we delete it, after a while if another
-client is deleting it. Any other pod is deleted once.
+client is deleting it. Any other pod gets one normal delete request.
 
 Kubernetes' garbage collector stops while one API of the cluster does not answer; then pods of deleted jobs keep their
 GPUs. `orphan_owner` finds what the collector would delete: children of ours whose only owner is the missing job. A
@@ -65,12 +65,12 @@ def next_check_at(view: Snapshot, pods: Iterable[Pod]) -> Time | None:
     return min((moment for moment in times if moment > view.now), default=None)
 
 
-#: Seconds after the creation of a child in which only the garbage collector may delete it.
+#: During this many seconds after the creation of a child, only the garbage collector may delete it.
 ORPHAN_GRACE_SECONDS = 300.0
 
 
 def orphan_owner(child: Meta, kinds: Collection[tuple[str, str]], now: Time) -> Owner | None:
-    """Return the job (of one of these kinds) that must exist for this child to stay; None if the child stays anyway."""
+    """Return the job (of one of these kinds) whose absence makes this child an orphan; None: never delete the child."""
     owners = child.owner_references or ()
     if len(owners) != 1 or child.deletion_timestamp is not None or child.creation_timestamp is None:
         return None

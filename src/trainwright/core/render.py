@@ -23,7 +23,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_node_terms(spec: Body, wanted: Body) -> Body:
-    """Return the pod spec with our node affinity added to the user's. Each alternative of the user gets our terms."""
+    """Return the pod spec with our node affinity. Each of the user's `nodeSelectorTerms` gets our expressions."""
     affinity: Mapping[str, Any] = spec.get("affinity") or {}
     given: Mapping[str, Any] = affinity.get("nodeAffinity") or {}
     node = dict(given)
@@ -45,7 +45,7 @@ def _with_expressions(term: Body, ours: list[Body]) -> Body:
     return {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *ours]}
 
 
-#: The ConfigMap that containers of a spare wait for. Its name tells people the reason.
+#: The ConfigMap that containers of a spare wait for. Its name explains to users why the pod waits.
 _MISSING_CONFIG_MAP: Body = {"configMapRef": {"name": "trainwright.spare-holds-a-place-for-growth"}}
 
 
@@ -80,7 +80,7 @@ def service(job: Job, replica: Replica, site: Site) -> Create:
 
 
 def extra(job: Job, body: Body, places: str = "") -> Create:
-    """Return a child of the whole job, annotated with a digest of its body; a gate also with the address hashes."""
+    """Return a child of the whole job, annotated with a digest; a gate also with its attempt and address hashes."""
     given = body.get("metadata", {})
     ours = {KIND: job.kind, JOB_UID: job.uid}
     metadata = _metadata(job, extra_key(job, body)[2], given, ours)
@@ -91,7 +91,7 @@ def extra(job: Job, body: Body, places: str = "") -> Create:
 
 
 def extra_key(job: Job, body: Body) -> tuple[str, str, str]:
-    """Return API, kind and name of a child of the whole job. Its default name is the job's."""
+    """Return API, kind and name of a child of the whole job. The default name is the name of the job."""
     return body["apiVersion"], body["kind"], body.get("metadata", {}).get("name", job.key.name)
 
 
@@ -105,7 +105,7 @@ def _labels(job: Job, replica: Replica) -> dict[str, str]:
 
 
 def _pod_labels(job: Job, replica: Replica, attempt: str) -> dict[str, str]:
-    """Return the labels of a pod. Written out, because merging two dictionaries for each pod takes longer."""
+    """Return the labels of a pod. This repeats `_labels`, because merging two dictionaries for each pod is slower."""
     index = str(replica.index)
     return {KIND: job.kind, JOB_UID: job.uid, ROLE: replica.role.name, INDEX: index, ATTEMPT: attempt}
 

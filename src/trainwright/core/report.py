@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the plan of a pass: the status, whether it must be stored at once, events, and the next wake-up.
 
-Facts that only the ledger holds are stored at once; facts that pods still show (a replica succeeded) may wait for the
-next write. `exit_events` and `waiting_events` build optional events and decide nothing.
+Facts that only the ledger holds are stored at once. Facts that pods still show (for example, a replica succeeded) may
+wait for the next write. `exit_events` and `waiting_events` build optional events and decide nothing.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def _write(stored: Ledger, ledger: Ledger) -> Write:
 
 
 def _urgent_part(ledger: Ledger) -> Ledger:
-    """Return the ledger without the parts that may be stored later: pods show them too, or they only save work."""
+    """Return the part of the ledger that must be stored at once. The next pass could compute the other fields again."""
     roles = tuple(
         replace(role, succeeded="", reached=0, holds=(), stuck=(), charged="", pending=(), hidden={})
         for role in ledger.roles
@@ -140,7 +140,7 @@ def _port_notices(view: Snapshot) -> list[Notice]:
 
 
 def _restarting(before: Ledger, after: Ledger) -> Restarting:
-    """Return the restart event with its first new failure; a restart after success has no failure."""
+    """Return the event for a restart, with the first failure that caused it. A restart after success has no failure."""
     over = {(role.name, index) for role in after.roles if role.failed for index in parse_indexes(role.failed)}
     new = (one for one in after.failures if one not in before.failures and (one.role, one.index) not in over)
     return Restarting(next(new, None))
@@ -163,13 +163,13 @@ def _scaled(old: RoleLedger, new: RoleLedger) -> Resized | None:
 
 
 def _restarts(ledger: Ledger) -> int:
-    """Return the number of restarts without restarts by kubelets, which have no event."""
+    """Return the number of restarts. Restarts by kubelets are left out, because they have no event."""
     counts = [pair for role in ledger.roles for pair in role.restarts.items()]
     return sum(times for why, times in counts if why != CauseKind.IN_PLACE)
 
 
 def exit_events(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
-    """Return one event for each pod that exited, with its code; only for failures unless `every`."""
+    """Return one event for each pod that exited, with its code; without `every`, only for failures."""
     failures = [one for one in after.failures if one.cause.why is CauseKind.EXIT and one not in before.failures]
     ends = [PodExited(one.pod, one.cause.code) for one in failures]
     return (*ends, *(PodExited(pod, 0) for pod in _succeeded(job, before, after) if every))
@@ -188,7 +188,7 @@ WAITING_NOTICE_SECONDS = 10.0
 
 
 def waiting_events(status: Status, now: Time) -> dict[tuple[str, str], PodWaiting]:
-    """Return one event per role and reason, which names the first pod that has waited long for that reason."""
+    """Return one event per role and reason, about the first pod that has waited long for that reason."""
     found: dict[tuple[str, str], PodWaiting] = {}
     for role in status.roles if status.ledger.outcome is None else ():
         for replica in role.replicas:
@@ -214,7 +214,7 @@ def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
 
 
 def _condition_event(pod: Pod) -> PodWaiting | None:
-    """Return the newest condition if it is not true; used before container statuses exist."""
+    """Return the newest condition of a pod without container statuses, if the status of that condition is not True."""
     newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or EARLIEST_TIME, default=None)
     if newest is None or newest.status == "True" or not (newest.reason and newest.message):
         return None

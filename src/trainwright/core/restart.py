@@ -2,7 +2,7 @@
 """Apply restarts: back-off, scope, new attempts.
 
 Only the ledger changes here. A higher attempt makes the old pods stale, and stale pods are deleted and replaced. The
-status is stored first, so a kill loses neither the count nor the restart.
+status is stored before the pods are deleted, so neither the count nor the restart is lost if our process is killed.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from trainwright.model.units import Time, after
 
 
 def apply_restarts(settled: SettledJob) -> Snapshot:
-    """Raise, count and hold the attempts of all replicas that are restarted, then classify again."""
+    """Restart replicas: raise their attempts, count the restarts, set the back-offs. Then classify the pods again."""
     view = settled.view
     if not settled.retries:
         return view
@@ -38,7 +38,7 @@ def apply_restarts(settled: SettledJob) -> Snapshot:
 
 
 def _by_scope(retries: tuple[EndedReplica, ...]) -> tuple[dict[str, list[EndedReplica]], list[EndedReplica]]:
-    """Separate restarts of single replicas (by role) from wider ones; drop those that a wider one includes."""
+    """Separate restarts of single replicas (by role) from wider restarts; drop restarts that a wider one includes."""
     single: dict[str, list[EndedReplica]] = {}
     wide: list[EndedReplica] = []
     along = budget.RestartCascade()
@@ -56,7 +56,7 @@ def _retry_replicas(view: Snapshot, entry: RoleLedger, group: list[EndedReplica]
     """Restart single replicas of one role, all in one edit, because thousands may fail together."""
     holds: dict[float, list[int]] = {}
     for retry in group:
-        holds.setdefault(backoff_seconds(entry, retry, view.now), []).append(retry.replica.index)
+        holds.setdefault(restart_delay(entry, retry, view.now), []).append(retry.replica.index)
     entry = attempts.retry_replicas(entry, [retry.replica.index for retry in group])
     for seconds, indexes in holds.items():
         entry = attempts.hold(entry, indexes, after(view.now, seconds))
@@ -70,7 +70,7 @@ def _retry_replicas(view: Snapshot, entry: RoleLedger, group: list[EndedReplica]
 
 
 def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
-    """Charge the restarts to the replicas that caused them, where each has its own budget."""
+    """Charge the restarts to the replicas that caused them, if each replica has its own budget."""
     charged = [retry.replica.index for retry in group if retry.role.restart.per_replica and not retry.is_free]
     return attempts.charge_replicas(entry, charged) if charged else entry
 
@@ -78,8 +78,8 @@ def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
 def _restart_scope(
     view: Snapshot, entries: dict[str, RoleLedger], cause: EndedReplica, counted: set[tuple[str, int]]
 ) -> None:
-    """Restart a role or job. It counts on the role that caused it, or on all its roles if they share restarts."""
-    until = after(view.now, backoff_seconds(entries[cause.role.name], cause, view.now))
+    """Restart a role or job. The causing role counts the restart; with `Restart.shared`, all restarted roles do."""
+    until = after(view.now, restart_delay(entries[cause.role.name], cause, view.now))
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is RestartScope.JOB or role.name == cause.role.name:
             entry = attempts.hold(attempts.next_epoch(entries[role.name]), range(role.replicas), until)
@@ -102,8 +102,8 @@ def keep_in_place_counts(view: Snapshot, entry: RoleLedger, going: Iterable[Repl
     return replace(entry, inside=entry.inside + lost)
 
 
-def backoff_seconds(entry: RoleLedger, retry: EndedReplica, now: Time) -> float:
-    """Return the back-off of a restart. It begins again with the first delay after the replica ran long enough."""
+def restart_delay(entry: RoleLedger, retry: EndedReplica, now: Time) -> float:
+    """Return the back-off of a restart in seconds. If the replica ran long enough, this is the first delay again."""
     if retry.cause.why is CauseKind.DELETED and retry.scope is RestartScope.POD:
         # A deleted pod did not fail: replace it as soon as its name is free.
         return 0.0

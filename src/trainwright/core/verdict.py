@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide whether the job has ended, and why.
 
-First, ended replicas are split: final replicas are stored in the ledger, so that a deleted pod is not run again, and
-count for the rules; the others are restarted. A replica that may be restarted has not failed.
+First, ended replicas are split: each is final or is restarted. The ledger stores final replicas, so that they do not
+run again if their pods are deleted. Rules see only final replicas: a replica that is restarted has not failed.
 
 Rules have three values: yes (fulfilled), no (impossible), open. A rule over no replicas stays open, so an empty AND is
 not fulfilled. An atom about an unknown role or rank is impossible.
@@ -68,7 +68,7 @@ def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
 
 
 def _combine(parts: list[Judgement], text: str, *, decides: Truth) -> Judgement:
-    """One part can decide alone: a NO under All, a YES under Any. The other value needs every part."""
+    """One part can decide alone: a NO under All, a YES under Any. For the opposite value, every part must have it."""
     first = next((part for part in parts if part.truth is decides), None)
     if first is None and parts and all(part.truth is not Truth.OPEN for part in parts):
         first = parts[0]
@@ -116,7 +116,7 @@ class SettledJob(Struct, frozen=True, gc=False):
     view: Snapshot
     tallies: dict[str, RoleTally]
     retries: tuple[EndedReplica, ...] = ()
-    #: The first restart beyond the job's budget; or, if in-place restarts exceed it, the replica with the most of them.
+    #: The first replica to restart beyond the job's budget. If kubelets have used it up: the most restarted replica.
     refused: EndedReplica | None = None
     overspent: bool = False
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares an installed CRD with ours: which fields its schema would not keep, and what an install would change. Pure.
 
-An API server drops fields that a schema does not mention and refuses values that it does not allow. Both would lose
-the ledger of a job: without its ledger a job starts from the beginning, and a refused status is never stored.
+An API server drops fields that a schema does not contain and refuses values that the schema does not allow. Both would
+lose the ledger of a job: without its ledger a job starts from the beginning, and a refused status is never stored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ _OWNER_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "part-of"
 
 
 class PrunedField(Struct, frozen=True, order=True):
-    """A field that an API server would drop or refuse; the path looks like `status.trainwright.roles[].holds`."""
+    """A field that an API server would drop or refuse; example of a path: `status.trainwright.roles[].holds`."""
 
     path: str
     #: Why the server refuses a value of the field; empty if it drops the field.
@@ -39,7 +39,7 @@ class PrunedField(Struct, frozen=True, order=True):
 
 
 def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedField]:
-    """The fields of an object with the schema `wanted` that a server with the schema `installed` would not keep."""
+    """The fields in the schema `wanted` that an API server would drop or refuse, if it uses the schema `installed`."""
     if path and (refused := _refusal(wanted, installed)):
         yield PrunedField(path, refused)
     known = installed.get("properties") or {}
@@ -54,7 +54,7 @@ def losses(wanted: Body, installed: Body, path: str = "") -> Iterator[PrunedFiel
 
 
 def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[PrunedField]:
-    """The losses of one field. `installed` is its schema; True: the server keeps any value; None: it drops it."""
+    """The losses of one field. `installed` is its schema, True (any value is kept) or None (the field is dropped)."""
     if isinstance(installed, dict):
         yield from losses(wanted, installed, path)
     elif not installed:
@@ -62,7 +62,7 @@ def _field_losses(wanted: Body, installed: object, path: str) -> Iterator[Pruned
 
 
 def _additional(installed: Body) -> object:
-    """The schema of a field that the schema does not mention; True if the server keeps any value."""
+    """The schema for fields outside `properties`; True: the server keeps any value; None or False: it drops them."""
     return bool(installed.get(_PRESERVES)) or installed.get("additionalProperties")
 
 
@@ -84,7 +84,7 @@ def _refusal(wanted: Body, installed: Body) -> str:
 
 
 def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, ...]]:
-    """The fields of the ledger that a CRD would not keep, by each version that it serves or stores.
+    """The fields of the ledger that a CRD would not keep, for each version that the CRD serves or stores.
 
     The schema of a version applies to every write through this version and to every read from the storage.
     """
@@ -162,12 +162,12 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
     origin: CrdOrigin
     #: Who installed the CRD, from labels, annotations and field managers.
     owner: str = ""
-    #: The version of Trainwright that made the CRD, if an annotation names it.
+    #: The version of Trainwright that made the CRD, if an annotation contains the version.
     version: str = ""
     serves: tuple[str, ...] = ()
     #: Versions that would not be served any more after an install.
     vanish: tuple[str, ...] = ()
-    #: Versions of stored objects that our CRD lacks. Because of such a version the API server refuses an install.
+    #: Versions of stored objects that are not in our CRD. If there is one, the API server refuses an install.
     stored: tuple[str, ...] = ()
     #: Fields of the installed schema that an install would drop from stored objects.
     pruned: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ def _has_ledger(definition: Body, version: str) -> bool:
 
 
 def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, ...]:
-    """The paths of fields that any version of our CRD would drop. A refused field stays readable."""
+    """The paths of fields that our CRD would drop. Fields with refused values are left out: they can still be read."""
     found: dict[str, None] = {}
     for version in ours:
         lost: Iterable[PrunedField] = losses(schema_of(definition, version), schema_of(wanted, version))

@@ -33,7 +33,7 @@ _RESTRICTED = {
     "pod-security.kubernetes.io/warn": "restricted",
 }
 _PORT = 8080
-#: An unprivileged user ID. The image needs no user of this ID.
+#: An unprivileged user ID. The image needs no user with this ID.
 _USER = 65532
 
 
@@ -72,7 +72,7 @@ def manifests(options: InstallOptions) -> tuple[Body, ...]:
 def _namespace(options: InstallOptions) -> tuple[Body, ...]:
     """The namespace of the operator, and the namespace of the lease.
 
-    If the jobs of the operator run in its own namespace, we neither create nor restrict that one: it belongs to users.
+    If the operator manages the jobs of its own namespace, we neither create nor restrict it: it belongs to users.
     """
     lease_in = lease_namespace(options.namespace, options.watch)
     names = dict.fromkeys([options.namespace, lease_in] if options.namespace != options.watch else [])
@@ -94,7 +94,7 @@ def _account(name: str, namespace: str) -> Body:
 def _arguments(options: InstallOptions) -> list[str]:
     """The arguments of the operator that depend on the options.
 
-    `$(NAMESPACE)` is the namespace of the pod, so that users can change the namespace of the manifest.
+    `$(NAMESPACE)` is the namespace of the pod, so that users can change the namespace in the manifest.
     """
     lease_in = lease_namespace(options.namespace, options.watch)
     kinds = [kind.singular for kind in options.kinds] if len(options.kinds) < len(KINDS) else []
@@ -120,7 +120,7 @@ def _service(namespace: str) -> Body:
 
 
 def _disruption_budget(namespace: str) -> Body:
-    """One operator may be evicted at a time.
+    """The budget that allows the eviction of one operator at a time.
 
     There is no `unhealthyPodEvictionPolicy`: API servers before Kubernetes 1.26 refuse an object with that field.
     """

@@ -27,7 +27,7 @@ def cluster_role(kinds: Sequence[Kind]) -> Body:
 
 
 def lease_role(namespace: str) -> Body:
-    """The role for the lease, in the namespace of the lease. RBAC cannot restrict `create` to a name."""
+    """The role for the lease, in the namespace of the lease. RBAC cannot limit `create` to objects of one name."""
     leases = _rule("coordination.k8s.io", ["leases"], ["create"])
     ours = _rule("coordination.k8s.io", ["leases"], ["get", "patch"]) | {"resourceNames": [LEASE]}
     return _role("Role", _LEASE_ROLE, namespace, [leases, ours])
@@ -47,7 +47,7 @@ def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lea
     if not watch:
         roles = [cluster_role(kinds), lease]
     else:
-        # A cluster may have several such operators. Each needs own names, or an install would replace another's roles.
+        # A cluster may have several such operators. With equal names, one install would replace the roles of another.
         cluster = _role("ClusterRole", f"{NAME}-{namespace}", "", _cluster_rules(kinds))
         roles = [cluster, _role("Role", NAME, watch, _namespaced_rules(kinds)), lease]
     return *roles, *(binding(role["metadata"], subject, role["kind"], role["metadata"]["name"]) for role in roles)
@@ -56,7 +56,7 @@ def rights(kinds: Sequence[Kind], namespace: str, watch: str, subject: Body, lea
 def people(kinds: Sequence[Kind], suffix: str = "") -> tuple[Body, Body]:
     """Roles that extend the default roles `view`, `edit` and `admin` of every cluster to our kinds.
 
-    The suffix gives the roles of each installation their own names, so that one can be removed without the others.
+    The suffix gives the roles of each installation their own names, so that one installation can be removed alone.
     """
     view: list[Body] = []
     for kind in kinds:
@@ -74,7 +74,7 @@ def _aggregated(to: str, suffix: str, rules: list[Body]) -> Body:
 
 
 def _namespaced_rules(kinds: Sequence[Kind]) -> list[Body]:
-    """The rules for jobs and their children. `get` is needed to read an object that already has a child's name."""
+    """The rules for jobs and their children. `get` is needed if another object already has the name of a new child."""
     return [
         *(rule for kind in kinds for rule in _job_rules(kind)),
         _rule("", ["pods"], ["get", *_WATCH, "create", "patch", "delete"]),
@@ -118,7 +118,7 @@ def _role(kind: str, name: str, namespace: str, rules: list[Body]) -> Body:
 
 
 def binding(metadata: Body, subject: Body, role_kind: str, role: str) -> Body:
-    """The binding of a role, in a namespace if the metadata name one."""
+    """The binding of a role. It is in a namespace if the metadata contain a namespace."""
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding" if "namespace" in metadata else "ClusterRoleBinding",

@@ -2,8 +2,8 @@
 """CustomResourceDefinitions and their structural OpenAPI v3 schemas, generated from the wire types of the kinds.
 
 The generator reads the annotations directly, because `msgspec.inspect` sorts the values of a `Literal` and readers
-expect the order in the source. Schemas contain no references. A field is not nullable if null means the same as no
-field: the API server removes such nulls.
+expect the order in the source. Schemas contain no references. A field that may be absent is not nullable: null
+means the same as no field, and the API server removes a null from a field that is not nullable.
 """
 
 import re
@@ -34,7 +34,7 @@ _SIZE_KEYWORDS = {"string": "Length", "array": "Items", "object": "Properties"}
 #: Short keywords come first and long keywords last. All other keywords stay between them.
 _FIRST = ("description", "type", "format", "nullable", "enum", "default")
 _LAST = ("required", "properties", "items", "additionalProperties")
-#: The annotation on a CRD that names the version of Trainwright that made it.
+#: The annotation on a CRD with the version of Trainwright that made the CRD.
 VERSION = f"{PREFIX}/version"
 
 

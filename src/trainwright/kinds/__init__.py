@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds: each decodes, defaults, checks and translates its manifests to the internal model, and renders the status.
 
-Kinds are pure and import neither each other nor `core`. `registry` lists them; `base` defines what a kind is.
+Kinds are pure. A kind imports neither another kind nor `core`. `registry` lists all kinds; `base` defines what a kind
+is.
 """

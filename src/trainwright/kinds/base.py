@@ -2,7 +2,7 @@
 """What a kind is, and how a manifest of a kind becomes a job.
 
 A `Kind` is a value made of names, wire types and pure functions. `load` decodes, defaults, checks and translates a
-manifest; it never raises, since the problems of a manifest are part of its result.
+manifest. It never raises: the problems of a manifest are part of the result.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ from trainwright.model.units import EARLIEST_TIME, Time, parse_time
 
 
 class Column(Struct, frozen=True):
-    """One column of `kubectl get`; priority 1 shows only with `-o wide`."""
+    """One column of `kubectl get`; a column with priority 1 is shown only with `-o wide`."""
 
     name: str
     type: str
@@ -47,7 +47,7 @@ class Version(Struct, frozen=True):
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """Everything that makes one kind. `wire` is the struct that its manifests decode to."""
+    """Everything that defines one kind. `wire` is the struct that its manifests decode to."""
 
     group: str
     #: The version that is stored.
@@ -59,15 +59,15 @@ class Kind(Struct, frozen=True, kw_only=True):
     #: The struct of the `status` of a job.
     status: type[Any]
     columns: tuple[Column, ...]
-    #: Fill in the fields that the user left out.
+    #: Fills in the fields that the user left out.
     default: Callable[[Any], Any]
-    #: All errors and warnings, in document order.
+    #: Returns all errors and warnings, in document order.
     check: Callable[[Any], tuple[Problem, ...]]
-    #: What an edit may not change: (stored, edited) -> problems.
+    #: Returns a problem for each change that is not allowed in an edit: (stored, edited) -> problems.
     check_edit: Callable[[Any, Any], tuple[Problem, ...]]
-    #: The defaulted, checked manifest in the internal model.
+    #: Translates a manifest, after defaults and checks, to the internal model.
     translate: Callable[[Any], Job]
-    #: The status as this kind writes it: (stored status, job, conclusion, now) -> the `status` object.
+    #: The status as this kind writes it: (stored status, job, result of the pass, now) -> the `status` object.
     render: Callable[[Any, Job, Status, Time], Body]
     #: The merge patch that suspends (True) or resumes (False) a stored job.
     suspend: Callable[[Body, bool], Body]
@@ -75,17 +75,17 @@ class Kind(Struct, frozen=True, kw_only=True):
     scale: Callable[[Body, str, int], Body | Problem]
     #: CEL rules for the CRD's `spec`: (rule, message).
     cel: tuple[tuple[str, str], ...] = ()
-    #: Every served version; the stored version is the first. Empty: only the stored version, without own defaults.
+    #: Every served version; the first is the stored version. Empty: only `version` is served, and it adds no defaults.
     versions: tuple[Version, ...] = ()
     #: The phase of a job from its stored `status`; empty if the status has no phase yet.
     phase_of: Callable[[Body], str] = lambda status: status.get("phase") or ""
-    #: Phases and conditions whose write may be delayed like writes of counts: a more important change follows soon.
+    #: Phases and conditions that need not be written at once, because a more important change follows soon.
     deferrable: tuple[str, ...] = ()
-    #: An event with this kind's reason and text: (job with the previous ledger, conclusion, event) -> event to send.
+    #: An event with this kind's reason and text: (job with the previous ledger, result of the pass, event) -> Emit.
     event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
     #: Every gang that jobs of this kind may use on any cluster.
     gangs: tuple[Gang, ...] = ()
-    #: Events report how a single pod failed and what it waits for, because the kind's conditions do not.
+    #: True: events report why a pod failed and why it waits, because the conditions of this kind do not report it.
     reports_pods: bool = False
     #: Jobs of this kind may have a time to live, after which the controller deletes them.
     has_ttl: bool = False
@@ -95,14 +95,14 @@ class Kind(Struct, frozen=True, kw_only=True):
     managed_elsewhere: Callable[[Body], bool] = lambda _document: False
     #: Each job of this kind has a ConfigMap.
     has_config_map: bool = False
-    #: Parts of the names and images of other controllers of this kind: the original controller and its successors.
+    #: Another controller of this kind (original or successor) has one of these texts in its name, image or command.
     controller_names: tuple[str, ...] = ()
     #: Finalizers of controllers that are not in use any more; the deletion of a job must not wait for them.
     obsolete_finalizers: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
-        """`group/version` of the stored job, as its children name it."""
+        """`group/version` of the stored job, as in the owner references of its children."""
         return f"{self.group}/{self.version}"
 
     @property
@@ -125,7 +125,7 @@ def key_of(meta: ObjectMeta) -> Key:
 
 
 def translated(kind: Kind, manifest: Any, policies: ModuleType | SimpleNamespace, dialect: Dialect, **more: Any) -> Job:
-    """The job in the internal model, by the `policies` of its kind; `more` are fields that only some kinds set."""
+    """The job in the internal model. The kind's module `policies` translates the spec; `more` has further fields."""
     spec, meta = manifest.spec, manifest.metadata
     finalizers = meta.finalizers or ()
     kept = tuple(one for one in finalizers if one not in kind.obsolete_finalizers) if finalizers else ()
@@ -155,7 +155,7 @@ def _stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
 
 
 def ended_elsewhere(result: str, ended_at: str, meta: ObjectMeta, phase: str = "") -> Ledger:
-    """The ledger of a job that ended under another controller; `phase` is its final phase, if its kind has several."""
+    """The ledger of a job that another controller ended; `phase` is given if several final phases mean one result."""
     at = parse_time(ended_at) or meta.creation_timestamp or EARLIEST_TIME
     outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller", word=phase)
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
@@ -180,7 +180,7 @@ class Loaded(Struct, frozen=True):
 
 
 def load(kind: Kind, document: Body) -> Loaded:
-    """Decode, default, check, translate. Never raises: errors are in `problems`, and the job carries them too."""
+    """Decode, default, check, translate. Never raises: errors are in `problems` and, as text, in `job.invalid`."""
     document = stored(kind, document)
     reading = read(kind.wire, {key: part for key, part in document.items() if key != "status"})
     pods = template.read_all(document, reading.found)
@@ -205,7 +205,7 @@ def load(kind: Kind, document: Body) -> Loaded:
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
-    """The same manifest with another status, without decoding and checking it again; None: only `load` can tell."""
+    """The same manifest with another status; only the status is read again. None: the caller must call `load`."""
     read_status, unreadable = _read_status(kind, status)
     if unreadable or before.job.invalid or before.job.unreadable:
         return None
@@ -217,8 +217,8 @@ def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
 
 
 def _invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], status: Any, *, unreadable: bool) -> Job:
-    """A job for a manifest that cannot run: its status reports the problems, unless another controller manages it."""
-    # If our own ledger cannot be read, ignore what another controller wrote.
+    """A job that never runs. Its status reports the manifest's errors, unless another controller manages the job."""
+    # If our ledger cannot be read, ignore the other fields: they must not count as the result of another controller.
     manifest = Manifest(_metadata(document.get("metadata")), None, status=None if unreadable else status)
     return translated(
         kind,
@@ -280,7 +280,7 @@ def stored(kind: Kind, document: Body) -> Body:
 
 
 def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]:
-    """Problems between fields: of the manifest, and of each pod template in it."""
+    """Yield the problems between fields of the manifest, then the problems of each pod template."""
     yield from kind.check(wire)
     for path, pod in pods.items():
         yield from template.check(pod, path)
@@ -289,7 +289,7 @@ def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]
 def _complete(
     kind: Kind, reading: Reading[Any], pods: Mapping[str, Body], variant: int, omitted: frozenset[str]
 ) -> tuple[Any, Mapping[str, Body]] | None:
-    """The manifest and its templates by path, with stand-ins for unreadable values; None if that does not decode."""
+    """The manifest, and its templates by path, with stand-ins for unreadable values; None if msgspec refuses them."""
     whole = {path: with_stand_ins(pod, variant, omitted) for path, pod in pods.items()}
     clean = with_stand_ins(_with_pods(reading.clean, whole), variant, omitted)
     try:
@@ -317,7 +317,7 @@ def _with_pods(part: Any, pods: Mapping[str, Body], path: str = "") -> Any:
 
 
 def _with_controller(job: Job, document: Body) -> Job:
-    """The job with what its status and annotations tell about another controller.
+    """The job with `handed_over` or `foreign` set, if its annotations or its status show another controller.
 
     An unfinished job whose status has content but no ledger belongs to the other controller until a user hands it over.
     """
@@ -330,7 +330,7 @@ def _with_controller(job: Job, document: Body) -> Job:
 
 
 def _has_content(status: object) -> bool:
-    """Whether a status has any value: clients write `{}` and Go programs write `null` for fields that are not set."""
+    """Whether a status has any value. `{}` and `null` do not count: programs write them for fields that are not set."""
     if isinstance(status, dict):
         return any(_has_content(part) for key, part in status.items() if key != "trainwright")
     if isinstance(status, list):
@@ -349,8 +349,8 @@ def _status_writer(meta: object) -> str:
 def _read_status(kind: Kind, status: object) -> tuple[Any, str]:
     """The stored status as far as it can be read, and why its ledger cannot be read (empty: it can be read).
 
-    Users do not write the status. What another controller or version left there must neither make a job invalid nor
-    start it again.
+    Users do not write the status. So a value that another controller or version wrote must not make the job invalid,
+    and must not let an ended job start again.
     """
     if not isinstance(status, dict) or not status:
         return None, ""

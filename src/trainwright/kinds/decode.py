@@ -5,9 +5,10 @@ msgspec stops at the first error. `read` therefore walks the document along the 
 lets msgspec convert only a document without errors. Like an API server it treats `null` as absent and warns about
 unknown fields.
 
-Checks that compare fields need a document of the right shape. Where a value cannot be read, `examine` runs them with
-several different stand-ins for it, and reports only the problems that occur with all of them: these do not depend on
-the unreadable value. So one mistake hides no other mistake and causes one message.
+Checks that compare fields need a document of the right shape. If a value cannot be read, `examine` runs the checks
+several times. Each time it replaces the value by another stand-in: an invented value of the right type. It reports only
+the problems that occur every time, because these problems do not depend on the value. So one mistake causes one message
+and hides no other mistake.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,11 +26,11 @@ from trainwright.model.problem import Problem, nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: At most this many errors, and as many warnings, are listed: more do not help, and finding near spellings takes time.
+#: Maximum number of errors, and of warnings, in a list: more do not help, and the search for near spellings takes time.
 MAX_PROBLEMS = 100
 #: Metadata that API servers and tools write and we do not read.
 _IGNORED_METADATA = frozenset({"generateName", "managedFields", "selfLink", "clusterName"})
-#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for more words.
+#: The number of stand-ins for a value: at least two (a small and a large number), at most eight, even for long enums.
 _MIN_VARIANTS, _MAX_VARIANTS = 2, 8
 
 
@@ -40,7 +41,7 @@ class Unreadable(Struct, frozen=True):
 
 
 class Misspelt(Struct, frozen=True):
-    """The value of a misspelt field, stored under the name that was probably meant, and the path as it is written."""
+    """The value of a misspelt field, and the path that the user wrote. The key is the name that is probably meant."""
 
     value: Any
     path: str
@@ -61,12 +62,12 @@ class DecodeProblems:
 
     @property
     def sound(self) -> bool:
-        """Whether every value was read, and under its own name."""
+        """Whether every value was read and no field is misspelt."""
         return not self.errors and not self.respelt
 
     @property
     def misspelt(self) -> frozenset[str]:
-        """The paths of misspelt fields without which the manifest can be read."""
+        """The paths of misspelt fields that are not required."""
         return frozenset(self.respelt.values()) - self._required
 
     def error(self, path: str, message: str, kind: inspect.Type, near: str = "") -> Unreadable:
@@ -118,7 +119,7 @@ def read(wire: type[T], document: Body) -> Reading[T]:
         return Reading(None, clean, found)
     try:
         value = msgspec.convert(clean if found.sound else with_stand_ins(clean, 0, found.misspelt), wire)
-    except msgspec.ValidationError as error:  # a limit that msgspec checks and the walk does not
+    except msgspec.ValidationError as error:  # msgspec checks some limits that `walk` does not check
         found.error("", str(error), _info(wire))
         return Reading(None, clean, found)
     return Reading(value, clean, found)
@@ -130,7 +131,7 @@ def _info(wire: type[Any]) -> inspect.Type:
 
 
 def walk(kind: inspect.Type, value: Any, path: str, found: DecodeProblems) -> Any:
-    """The value without its nulls, and with `Unreadable` where it is wrong; problems are added to `found`."""
+    """The value without its nulls, with `Unreadable` in place of wrong parts; problems are added to `found`."""
     match kind:
         case inspect.Metadata(type=inner) if not isinstance(inner, inspect.StrType):
             return walk(inner, value, path, found)
@@ -159,14 +160,14 @@ def _near(kind: inspect.Type, value: object) -> str:
 
 
 def _in_a_field(kind: inspect.StructType, value: str) -> str:
-    """The mapping that the user probably means by a text: the only field that accepts the text, with the text."""
+    """The user wrote a text in place of a mapping: propose `{field: text}`. Empty if no field or several fields fit."""
     near = {field.encode_name: nearest(value, [str(one) for one in choices(field.type)]) for field in kind.fields}
     found = [f"{{{name}: {word}}}" for name, word in near.items() if word]
     return found[0] if len(found) == 1 else ""
 
 
 def _union(kind: inspect.UnionType, value: Any, path: str, found: DecodeProblems) -> Any:
-    """Walk along the member whose shape the value has; a single member besides `null` reports its own problems."""
+    """Walk the member that has the value's shape. If only one member is not `null`, always walk it."""
     members = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
     fitting = members if len(members) == 1 else [one for one in members if has_shape(one, value)]
     if fitting:
@@ -192,10 +193,10 @@ def _struct(kind: inspect.StructType, value: Body, path: str, found: DecodeProbl
 def _unknown(
     fields: dict[str, inspect.Field], value: Body, key: str, path: str, found: DecodeProblems, clean: Body
 ) -> None:
-    """Handle an unknown field. If it is a misspelt known field, the rest is checked as if it were spelt correctly.
+    """Handle an unknown field. If it is a misspelt known field, the checks use its value as if its name were right.
 
-    The value of a required field is used even if its shape is wrong. The value of an optional field is used only if
-    its shape is right: an API server drops the field, so a mistake in it does not matter.
+    The value of a required field is used even if there are errors inside it. The value of an optional field is used
+    only without errors: an API server drops the field, so errors inside it do not matter.
     """
     name = nearest(key, fields) if found.warnings < MAX_PROBLEMS else ""
     field = fields.get(name)
@@ -241,7 +242,8 @@ def _size_error(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType
 #: Runs the checks: (variant of the stand-ins, paths of misspelt fields to omit) -> problems.
 Checks = Callable[[int, frozenset[str]], Iterable[Problem]]
 _NONE: frozenset[str] = frozenset()
-#: Above this number of misspelt fields, all of them are errors; up to it, each is tried without the others.
+#: Up to this many misspelt fields, the checks run once without each field. If this causes errors, the misspelling is
+#: an error. With more misspelt fields, all misspellings are errors.
 _MAX_MISSPELT_TRIED = 8
 
 
@@ -300,7 +302,7 @@ def _outer(path: str) -> Iterator[str]:
     yield from (path[:place] for place, letter in enumerate(path) if letter in ".[")
 
 
-# -- stand-ins -------------------------------------------------------------------------------------------------------
+# -- stand-ins: values in place of fields that cannot be read --------------------------------------------------------
 
 _LARGE = 2**31 - 1
 
@@ -328,7 +330,7 @@ def stand_in(kind: inspect.Type, variant: int) -> Any:
             members = [one for one in types if not isinstance(one, inspect.NoneType)]
             return stand_in(members[variant % len(members)], variant)
         case inspect.StructType(fields=fields):
-            # Optional numbers too, from the second variant on: an unreadable role may have any number of replicas.
+            # The first variant has only required fields. The others also set optional numbers, such as `replicas`.
             numbers = [one for one in fields if variant and isinstance(unwrapped(one.type)[0], inspect.IntType)]
             kept = [one for one in fields if one.required or one in numbers]
             return {field.encode_name: stand_in(field.type, variant) for field in kept}

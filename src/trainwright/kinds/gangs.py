@@ -24,7 +24,7 @@ _DEFAULT_QUEUE = "default"
 
 PLUGINS = Gang(PLUGINS_API, scheduler="scheduler-plugins-scheduler", word="*")
 T9K = Gang(T9K_API, scheduler="t9k-scheduler", word="t9k-scheduler")
-#: Volcano queues groups and admits pods only when it has dequeued their group. It may move a group to another queue.
+#: Volcano admits pods only in these phases of their group. We set the queue once, because Volcano may change it.
 VOLCANO = Gang(
     VOLCANO_API,
     admitting_phases=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),
@@ -32,10 +32,10 @@ VOLCANO = Gang(
     scheduler="volcano",
     word="volcano",
 )
-#: Any installed gang scheduler, unless the operator's settings name a scheduler.
+#: Any installed gang scheduler, unless the operator's settings choose a scheduler.
 ALL = (VOLCANO, PLUGINS, T9K)
 ANY = replace(ALL[0], alternatives=ALL[1:])
-#: The same for a job that does not ask for a gang: it is a gang only if the operator's settings name a gang scheduler.
+#: Like ANY, but for a job that does not ask for a gang: only the operator's choice of a scheduler makes it a gang.
 ANY_UNASKED = replace(ANY, asked=False)
 
 
@@ -54,7 +54,7 @@ class GangScheduler(Struct, frozen=True):
     """The format of one scheduler: the labels and annotations of member pods, and the spec of the pod group."""
 
     spec: Callable[[GangRequest], Body]
-    #: (request, role) -> labels of a member pod, and likewise its annotations.
+    #: (request, role) -> the labels of a member pod. `annotations` has the same arguments.
     labels: Callable[[GangRequest, str], dict[str, str]] = lambda _request, _role: {}
     annotations: Callable[[GangRequest, str], dict[str, str]] = lambda _request, _role: {}
 
@@ -125,7 +125,7 @@ def _with_requests(total: dict[str, Decimal], containers: Iterable[Body] | None)
 
 
 def total_requests(job: Job, members: int, *, include_init: bool = False) -> Body:
-    """The sum of what the first `members` pods of a job request, as quantities."""
+    """The resources that the first `members` pods of a job request together, as Kubernetes quantities."""
     total: dict[str, Decimal] = {}
     for role in job.roles:
         count = min(role.replicas, members)

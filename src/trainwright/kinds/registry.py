@@ -11,5 +11,5 @@ KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, PADDLEJOB, AITRAININGJOB)
 
 
 def find(api_version: str, name: str) -> Kind | None:
-    """The kind with that name that serves that apiVersion; None if it is not one of ours."""
+    """The kind with that name that serves that apiVersion; None if there is no such kind."""
     return next((kind for kind in KINDS if kind.name == name and api_version in kind.served), None)

@@ -17,7 +17,7 @@ from trainwright.model.units import Time, rfc3339
 C = TypeVar("C")
 HistoryT = TypeVar("HistoryT", bound=Condition)
 TRUE, FALSE = "True", "False"
-#: The type of our own condition for an edit that cannot be applied, in kinds whose last condition is the phase.
+#: We add a condition of this type if an edit cannot be applied; only for kinds whose last condition is the phase.
 UNAPPLIED = "Invalid"
 
 
@@ -31,7 +31,7 @@ class NewCondition(NamedTuple):
 
 
 def dated(make: Callable[..., C], new: NewCondition, known: Mapping[str, Any], now: Time) -> C:
-    """The condition with its transition time, which changes only when its status differs from the known status."""
+    """The condition with its transition time: the time in `known` if the status is the same there, otherwise `now`."""
     truth, before = TRUE if new.status else FALSE, known.get(new.type)
     since = before.last_transition_time if before is not None and before.status == truth else ""
     return make(new.type, truth, new.reason, new.message, since or rfc3339(now))
@@ -57,7 +57,7 @@ def with_unapplied(
 
 
 def status_body(status: Struct, job: Job) -> Body:
-    """The status as it is stored. A ledger that we cannot read must not be overwritten."""
+    """The status that we store. If the stored ledger cannot be read, we write no ledger, so the stored ledger stays."""
     body: Body = msgspec.to_builtins(status)
     if job.unreadable:
         body.pop("trainwright", None)

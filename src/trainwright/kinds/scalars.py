@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single values, their paths and their limits: the parts of decoding and checking that all kinds share.
 
-Messages about a value say what was expected, what was found and how to write it. Paths are written
+Messages about a value say what was expected, what was found and how to write the value. Examples of paths:
 `spec.replicaSpecs[0].type` and `metadata.labels["a/b"]`.
 """
 
@@ -63,7 +63,7 @@ def expected_text(kind: inspect.Type) -> str:
 
 
 def choices(kind: inspect.Type) -> tuple[object, ...]:
-    """The values an enumeration allows; nothing for other types."""
+    """The values that an enumeration allows; empty for other types."""
     plain = unwrapped(kind)[0]
     return tuple(plain.values) if isinstance(plain, inspect.LiteralType) else ()
 
@@ -168,7 +168,7 @@ def parts(path: str) -> tuple[str | int, ...]:
 
 
 def with_defaults(document: dict[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
-    """The document with these defaults where it has nothing or null. Parts without a change are not copied.
+    """The document with these defaults for fields that are absent or null. Parts without a change are not copied.
 
     The document may have any shape; a part that cannot hold a default is left as it is.
     """
@@ -178,7 +178,7 @@ def with_defaults(document: dict[str, Any], defaults: Mapping[str, str]) -> dict
 
 
 def _with_default(part: Any, steps: list[str], value: str) -> Any:
-    """A mapping with the default at the end of the steps."""
+    """The part with the default at the path `steps` inside it; a part that is not a mapping stays as it is."""
     if not isinstance(part, dict):
         return part
     step, *rest = steps
@@ -187,7 +187,7 @@ def _with_default(part: Any, steps: list[str], value: str) -> Any:
         before = part.get(key)
         after = value if not rest and before is None else before
         if rest:
-            # Only the object that directly holds a default is created for it, and never an entry of a mapping.
+            # Create only the object that directly contains the default, and never an entry of a mapping (`*`).
             create = before is None and len(rest) == 1 and step != "*"
             after = _with_default({} if create else before, rest, value)
         if after is not before:
@@ -213,11 +213,11 @@ Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest. The garbage collector tracks them, because they hold the user's dicts."""
+    """Base of the parts of a manifest. They hold the user's dicts, so the garbage collector must track them."""
 
 
 class Manifest(Struct, Generic[SpecT, StatusT], frozen=True, rename="camel"):
-    """Base of the whole object of a kind."""
+    """Base class of a complete job object: metadata, spec and status."""
 
     metadata: ObjectMeta
     spec: SpecT
@@ -241,7 +241,7 @@ def doc(text: str) -> Meta:
 
 
 def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
-    """Check the name of a job whose replicas have `services`, whose names start with a letter, or only `hosts`."""
+    """Check the name of a job. `hosts` says what gets this name; the name of a service must start with a letter."""
     path, letter = "metadata.name", hosts == "services"
     if not name:
         yield Problem(path, "a job needs a name")
@@ -254,7 +254,7 @@ def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
 
 
 def check_replica_names(job: str, role: str, replicas: int, path: str, also: str = "") -> Iterator[Problem]:
-    """Check the longest name of a replica; `also` names what else the user may shorten besides the job's name."""
+    """Check the longest name of a replica. `also` extends the advice "shorten metadata.name", as in " or the type"."""
     longest = Key("", job).replica_name(role, max(replicas - 1, 0))
     if len(longest) > MAX_NAME_LENGTH:
         message = f"the replica's name {longest!r} has {len(longest)} characters; at most {MAX_NAME_LENGTH} are allowed"
@@ -262,14 +262,14 @@ def check_replica_names(job: str, role: str, replicas: int, path: str, also: str
 
 
 def check_variable(name: str, size: int, path: str) -> Iterator[Problem]:
-    """Check the size of a variable that names every replica."""
+    """Check the size of a variable that contains the names of all replicas."""
     if size > MAX_VARIABLE_BYTES:
         message = f"{name} would have about {size} bytes to name every replica, and Linux starts no program with"
         yield Problem(path, f"{message} a variable of more than {MAX_VARIABLE_BYTES}", warning=True)
 
 
 def check_gang(members: int | UnsetType, total: int, path: str) -> Iterator[Problem]:
-    """Check the number of pods that must start together; a job without replicas has its own error."""
+    """Check the number of pods that must start together. A job without replicas is skipped: it has its own error."""
     if total and members is not UNSET and members > total:
         message = f"{members} is more than the job's {total} replica{'s' * (total != 1)}: the group is never admitted"
         yield Problem(path, message, warning=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the pod templates of any kind: their shape against `podtable`, then what an API server would refuse.
 
-The template is only checked, never modelled: it goes to the pod as the user wrote it.
+The template is only checked here. It stays a plain mapping, and this module does not change it.
 """
 
 import re
@@ -66,10 +66,10 @@ _ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MAX_PORT = 65535
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
-#: At most this many known names are listed and compared: absurd templates must not cost minutes.
+#: At most this many known names are listed and compared, so that a check of a huge template does not take minutes.
 _MAX_NAMES_LISTED = 32
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]")
-#: The fields that `fieldRef` in an environment may name.
+#: The fields that `fieldRef` of an environment variable can refer to.
 FIELDS = (
     "metadata.name",
     "metadata.namespace",
@@ -101,7 +101,7 @@ def read(template: Body, path: str, found: DecodeProblems) -> Body:
 
 
 def templates(part: object, path: str) -> Iterator[Place]:
-    """Every mapping called `template` in the manifest. The recursion is safe: the reader limits the depth."""
+    """Every mapping called `template` in the manifest. The recursion is safe: the parser has limited the depth."""
     if isinstance(part, dict):
         for key, inner in part.items():
             if key == "template" and isinstance(inner, dict):
@@ -115,7 +115,7 @@ def templates(part: object, path: str) -> Iterator[Place]:
 
 @cache
 def _type(spelling: str) -> inspect.Type:
-    """A type as `podtable` spells it, as a type that `decode` can walk."""
+    """Translate the spelling of a type in `podtable` to a type that `decode` can walk."""
     if spelling in _SCALARS:
         return _SCALARS[spelling]
     if spelling.startswith("["):
@@ -155,7 +155,7 @@ def check(template: Body, path: str) -> Iterator[Problem]:
 
 
 def _mapping(value: Any) -> Body:
-    """The value, or nothing if its shape is wrong: another message reports that."""
+    """The value, or an empty mapping if its shape is wrong: another message reports the wrong shape."""
     return value if isinstance(value, dict) else {}
 
 
@@ -165,7 +165,7 @@ def pod_spec(template: Body) -> Body:
 
 
 def entries(body: Any, key: str, path: str) -> Iterator[Place]:
-    """The mappings in the list under a key of the body at `path`, which may have any shape, with their paths."""
+    """The mappings in the list `body[key]`, each with its path. `path` is the path of `body`. Any shape is allowed."""
     listed = _mapping(body).get(key)
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(entry, dict):
@@ -296,7 +296,7 @@ def _mounts(container: Body, path: str, volumes: dict[str, Place]) -> Iterator[P
 
 
 def _shared_memory(container: Body, path: str, volume: Body) -> Iterator[Problem]:
-    """Pages in /dev/shm count against the container's memory limit: the kernel kills a pod that uses more."""
+    """Warn if /dev/shm is larger than the memory limit. Its content counts as memory, so the kernel kills the pod."""
     empty = _mapping(volume.get("emptyDir"))
     memory = _mapping(_mapping(container.get("resources")).get("limits")).get("memory")
     size, limit = quantity(empty.get("sizeLimit")), quantity(memory)

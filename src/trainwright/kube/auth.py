@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials for the API server: tokens, token files, passwords, client certificates and exec plug-ins.
 
-A session asks for an `AuthHeaders` before each request, and reports headers that the server rejects. Certificates and
-keys are given in a kubeconfig in base64, or as the path of a file. The base64 field wins, as with kubectl.
+A client gets an `AuthHeaders` before each request, and reports headers that the server rejects. A kubeconfig contains
+certificates and keys in base64, or the paths of their files. If both are set, the base64 field is used, as in kubectl.
 """
 
 import asyncio
@@ -27,16 +27,17 @@ from trainwright.runtime.ports import Clock
 
 #: A certificate and its key, in PEM.
 KeyPair = tuple[bytes, bytes]
-#: A token file is read again after this time. The kubelet renews the token of a pod long before the old token expires.
+#: Seconds after which a token file is read again. The kubelet writes a new token before the old token expires, so the
+#: client must notice a new token soon.
 _TOKEN_FILE_SECONDS = 60.0
 _PLUGIN_TIMEOUT_SECONDS = 60.0
 _PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-#: The extension of a cluster entry that holds the cluster's settings for the plug-in.
+#: The name of the extension, in a cluster entry, that contains the cluster's settings for the plug-in.
 _PLUGIN_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class AuthHeaders(Struct, frozen=True, eq=False):
-    """Headers for a request, and the client certificate for its connection. A new object means new credentials."""
+    """Headers for a request, and the client certificate for its connection. New credentials are a new AuthHeaders."""
 
     headers: Mapping[str, str]
     key_pair: KeyPair | None = None
@@ -50,12 +51,12 @@ class Credentials(Protocol):
         ...
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Note that the server rejected these credentials. Returns whether the next credentials may differ."""
+        """Record that the server rejected these credentials. Returns whether the next credentials can be different."""
         ...
 
 
 def credentials(access: Access, clock: Clock) -> Credentials:
-    """The user's credentials. Precedence: token file, token, password, exec plug-in, client certificate alone."""
+    """The user's credentials. If there are several, use the first of: token file, token, password, exec plug-in."""
     user, value = access.user, access.user.value
     if value.auth_provider is not None:
         raise user.error("auth-provider", "not supported, nor by kubectl any more; use an exec plug-in")
@@ -67,7 +68,7 @@ def credentials(access: Access, clock: Clock) -> Credentials:
 
 
 class StaticCredentials:
-    """A token, a password or a certificate. Certificate files are read again when the server rejects a certificate."""
+    """A token, a password or a certificate. If the server rejects the credentials, certificate files are read again."""
 
     def __init__(self, user: Located[UserEntry]) -> None:
         self._user = user
@@ -78,7 +79,7 @@ class StaticCredentials:
         return self._auth
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Whether the certificate file has changed."""
+        """Read the certificate files again. Returns whether the certificate has changed."""
         try:
             key_pair = client_key_pair(self._user)
         except UsageError:
@@ -99,16 +100,16 @@ class TokenFileCredentials:
         self._read_at = -_TOKEN_FILE_SECONDS
 
     async def auth_headers(self) -> AuthHeaders:
-        """The token from the file, which is at most a minute old."""
+        """The token from the file, which was read at most a minute ago."""
         now = asyncio.get_running_loop().time()
         if now - self._read_at >= _TOKEN_FILE_SECONDS or self._auth is None:
             self._read()
             self._read_at = now
-        assert self._auth is not None  # noqa: S101 - `_read` raises if it finds none
+        assert self._auth is not None  # noqa: S101 - `_read` raises if it finds no token
         return self._auth
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Whether the file has another token."""
+        """Read the file again. Returns whether it now contains another token."""
         try:
             self._read()
         except UnavailableError:
@@ -116,7 +117,7 @@ class TokenFileCredentials:
         return self._auth is not auth
 
     def _read(self) -> None:
-        """Read the file. If it cannot be read, the previous token stays in use."""
+        """Read the file. If it cannot be read, keep the previous token; without a token, raise UnavailableError."""
         try:
             token = self._path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -165,8 +166,8 @@ _DECODER = msgspec.json.Decoder(_ExecCredential)
 class PluginCredentials:
     """The credentials that an exec plug-in prints: a token or a certificate.
 
-    The plug-in runs when there are no credentials yet, when they have expired and when the server rejects them. It
-    never runs twice at the same time, and never has a terminal.
+    The plug-in runs if there are no credentials yet, if they have expired, or if the server has rejected them. Only one
+    run takes place at a time, and the plug-in has no terminal.
     """
 
     def __init__(self, user: Located[UserEntry], server: str, cluster: Located[ClusterEntry], clock: Clock) -> None:
@@ -181,15 +182,15 @@ class PluginCredentials:
         self._lock = asyncio.Lock()
 
     async def auth_headers(self) -> AuthHeaders:
-        """The valid credentials; the plug-in runs if there are none. Raises UnavailableError if the plug-in fails."""
+        """Valid credentials. If there are none, run the plug-in first. Raises UnavailableError if the plug-in fails."""
         async with self._lock:
             if self._auth is None or (self._expires is not None and self._clock.now() >= self._expires):
                 self._accept(await self._run())
-            assert self._auth is not None  # noqa: S101 - `_accept` raises if there is none
+            assert self._auth is not None  # noqa: S101 - `_accept` raises if there are no credentials
             return self._auth
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Run the plug-in again for the next request, unless it has run since."""
+        """Drop these credentials, so that the next request runs the plug-in. Keep newer credentials if they exist."""
         if self._auth is auth:
             self._auth = None
         return True
@@ -296,8 +297,8 @@ def ssl_context(cluster: Located[ClusterEntry], user: Located[UserEntry], key_pa
     context = _server_context(cluster)
     if key_pair is not None:
         try:
-            # One file may contain certificate and key; `dict.fromkeys` removes the duplicate: OpenSSL sends it once.
-            # Without a password OpenSSL would ask for a password on the terminal.
+            # If one file contains both certificate and key, `dict.fromkeys` removes the second copy, so that OpenSSL
+            # sends the certificate once. Without `password`, OpenSSL would ask for a password on the terminal.
             with _file(b"\n".join(dict.fromkeys(key_pair))) as name:
                 context.load_cert_chain(name, password="")
         except (ssl.SSLError, ValueError) as error:
@@ -320,18 +321,18 @@ def _server_context(cluster: Located[ClusterEntry]) -> ssl.SSLContext:
 
 
 def relax(context: ssl.SSLContext) -> None:
-    """Accept certificates that do not follow RFC 5280 strictly, as in many clusters: Python 3.13 rejects them."""
+    """Accept certificates that break rules of RFC 5280. Many clusters have them, but Python 3.13 rejects them."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
 
 
 def ssl_reason(error: Exception) -> str:
-    """OpenSSL's short reason for an error, or the whole text."""
+    """OpenSSL's short reason for an error, or the whole error text if there is no reason."""
     return getattr(error, "reason", None) or str(error)
 
 
 @contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """A file with this content, in memory where the system supports it: OpenSSL reads keys from files only."""
+    """A file with this content, because OpenSSL reads keys only from files. If possible, the file is in memory."""
     if not hasattr(os, "memfd_create"):
         with NamedTemporaryFile() as file:
             file.write(data)

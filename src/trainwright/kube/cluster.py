@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`KubeCluster`: the port `Cluster` on a real API server, with lists in pages and watches.
+"""`KubeCluster`: implements `Cluster` with a real API server. It reads long lists page by page, and it watches.
 
-It never replaces an object with PUT, because it decodes objects only in part and would lose the other fields. It writes
-by create, merge patch and delete, each pinned to a UID or version that the caller names.
+It never replaces an object with PUT, because it decodes only some fields and would lose the other fields. It creates,
+merge-patches and deletes objects. The caller can limit a patch or a deletion to one UID or one version of the object.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -51,7 +51,7 @@ _MERGE_PATCH = "application/merge-patch+json"
 #: The server ends a watch after this time plus a random part of up to the same length, so that not all watches end at
 #: once.
 _WATCH_SECONDS = 300
-#: The client ends a watch this many seconds later, if the server has not ended it.
+#: If the server does not end a watch in time, the client ends the watch this many seconds later.
 _WATCH_MARGIN_SECONDS = 30
 #: Maximum size of one watch event. etcd stores at most a few MiB per object.
 _MAX_EVENT_BYTES = 1 << 26
@@ -69,13 +69,13 @@ async def connected(access: Access, policy: RequestPolicy | None = None) -> Asyn
 
 
 class KubeCluster:
-    """A `Cluster` that is an API server, with `bind` in addition."""
+    """A `Cluster` that uses an API server. It also has the method `bind`."""
 
     def __init__(self, http: HttpClient) -> None:
         self.http = http
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """All selected objects, read page by page. If a page token expires, the whole list is read in one request."""
+        """All selected objects, read page by page. If a page token expires, one request reads the whole list again."""
         query = selector_query(scope)
         if not_older_than:
             query |= {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"}
@@ -99,7 +99,7 @@ class KubeCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The changes after the version `since`, until the server ends the watch, which it does every few minutes."""
+        """The changes after the version `since`, until the server ends the watch (after five to ten minutes)."""
         seconds = int(_WATCH_SECONDS * (1 + random()))  # noqa: S311 - jitter, not a secret
         query = selector_query(scope) | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         query |= {"resourceVersion": since} if since else {}
@@ -127,6 +127,7 @@ class KubeCluster:
         """Merge-patch an object, or its status alone."""
         custom = "." in resource.group and not resource.group.endswith(".k8s.io")
         if status and uid and not version and custom:
+            # In a status patch of a custom resource, API servers ignore the UID. So send the version instead.
             version = await self._version_of(resource, key, uid)
         if pinned := pins(uid, version):
             body = {**body, "metadata": {**(body.get("metadata") or {}), **pinned}}
@@ -136,7 +137,7 @@ class KubeCluster:
         return decode_object(resource, await self.http.send(request))
 
     async def _version_of(self, resource: Resource, key: Key, uid: str) -> str:
-        """The version of the object with this UID: API servers ignore a UID in a custom resource's status patch."""
+        """The version of the object with this UID. Raises ConflictError if the object has another UID."""
         meta = decode_metadata(await self._get(resource, key))
         if meta.uid != uid:
             raise ConflictError(f'{resource.id} "{key.name}": its UID is {meta.uid}, not {uid}')
@@ -151,7 +152,7 @@ class KubeCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object. Returns the object if it still exists, because of its grace period or a finalizer."""
+        """Delete an object. Returns the object if it still exists because of a grace period or a finalizer."""
         options: Body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation.value}
         options |= {"gracePeriodSeconds": grace} if grace is not None else {}
         options |= {"preconditions": {"uid": uid}} if uid else {}
@@ -175,12 +176,12 @@ class KubeCluster:
 
 
 def pins(uid: str, version: str) -> dict[str, str]:
-    """The metadata that limits a write to one object, or to one version of it."""
+    """The metadata that limits a write to the object with this UID, or to this version of the object."""
     return {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
 
 
 def _still_exists(meta: ObjectMeta) -> bool:
-    """Whether the answer to a deletion is an object that still exists: some answers are the object's last state."""
+    """Whether the object in the answer to a delete request still exists. Some answers contain a removed object."""
     kept = meta.deletion_grace_period_seconds or meta.finalizers
     return meta.deletion_timestamp is not None and bool(kept)
 
@@ -212,7 +213,7 @@ async def watch_events(
             except LineTooLongError as error:
                 raise UnavailableError(f"the watch of {resource.id} sends {error}") from None
             except ApiError:
-                # The events before the error are valid.
+                # The events before the error are valid, so the caller gets them first.
                 if batch:
                     yield tuple(batch)
                 raise
@@ -235,7 +236,7 @@ def _event(resource: Resource, line: bytes) -> WatchEvent:
     try:
         found = decode_object(resource, event.object)
     except ApiError as error:
-        # The informer leaves the object out, but must still learn the version from which to continue.
+        # Leave out this object, but report its version, because the informer continues from the last version.
         meta: dict[str, Any] = msgspec.json.decode(event.object).get("metadata") or {}
         warn_unreadable(resource, meta, error)
         return WatchEvent(WatchEventType.BOOKMARK, str(meta.get("resourceVersion", "")))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to an API server as values, their paths, and the JSON of objects, lists and errors.
+"""Requests to an API server, their paths, and the JSON format of objects, lists and errors.
 
-Objects in a list of a built-in type do not name their kind, and Go writes `null` for an empty list; the decoder
-completes both. It removes `managedFields`, which are half of an object's size, except for the names of the managers
-that wrote the status. If one object in a list cannot be decoded, the decoder leaves it out with a warning, so that the
-other objects stay visible.
+In lists of built-in types, objects have no `kind` field, so the decoder adds it. Go writes `null` for an empty list,
+which the decoder accepts. It removes `managedFields`, half of an object's size, but keeps the names of the managers
+that wrote the status. If one object in a list cannot be decoded, the decoder logs a warning and leaves out this object,
+so that the other objects stay visible.
 """
 
 import logging
@@ -37,12 +37,12 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 _READ_VERBS = frozenset({"get", "list", "watch"})
-#: API servers pass on these error texts of etcd when an object is too large to store.
+#: If an object is too large to store, the error of the API server contains one of these texts of etcd.
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-#: The quota admission plug-in uses the reason `Forbidden`; only this text distinguishes its errors.
+#: The quota admission plug-in uses the reason `Forbidden`. Only this text distinguishes its errors from other errors.
 _QUOTA = "exceeded quota"
 _MAX_RETRY_AFTER_SECONDS = 3600.0
-#: The error for an HTTP code, if the status has no reason that we know. 400 and 413 mean that the request is invalid.
+#: The error for an HTTP code, used if the status has no known reason. 400 and 413 mean that the request is invalid.
 _ERROR_BY_CODE: dict[int, type[ApiError]] = {
     400: InvalidError,
     401: ForbiddenError,
@@ -60,16 +60,16 @@ _ERROR_BY_CODE: dict[int, type[ApiError]] = {
 
 
 class Request(Struct, frozen=True):
-    """A request to an API server. The verb is a verb of RBAC rules."""
+    """A request to an API server. `verb` is a verb as in RBAC rules, for example `list`."""
 
     verb: str
     resource: str
     path: str
     body: bytes | None = None
     content_type: str = "application/json"
-    #: Sending the request twice has the same effect as sending it once.
+    #: Whether sending the request twice has the same effect as sending it once.
     idempotent: bool = False
-    #: The request names the UID of its object, and the server refuses it for another object.
+    #: Whether the request contains a UID. The server then refuses the request if the object has another UID.
     pinned: bool = False
 
     @property
@@ -84,7 +84,7 @@ class Request(Struct, frozen=True):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers that depend on the request."""
+        """The HTTP headers that depend on this request."""
         return {} if self.body is None else {"Content-Type": self.content_type}
 
 
@@ -120,7 +120,7 @@ def with_query(path: str, query: Mapping[str, str]) -> str:
 
 
 def _segment(field: str, value: str) -> str:
-    """Refuse a name that changes the meaning of a path: with an empty name, a deletion would delete all objects."""
+    """Encode a name. Refuse a name that changes the meaning of a path: an empty name would delete all objects."""
     if value in ("", ".", "..") or "/" in value or "%" in value:
         raise InvalidError(f"metadata.{field}: {value!r}; expected a {field} without `/` and `%`")
     return quote(value, safe="")
@@ -154,13 +154,13 @@ def encode(body: Body) -> bytes:
 
 
 def decode_metadata(data: bytes | Raw) -> ObjectMeta:
-    """The metadata of an answer of any kind."""
+    """The metadata of an object of any kind."""
     found: _WithMetadata = _decode(_WithMetadata, data)
     return found.metadata
 
 
 def decode_object(resource: Resource, data: bytes | Raw) -> Any:
-    """One object of the resource's type. Raises ApiError if the data is no such object."""
+    """One object, decoded as the resource's type. Raises ApiError if the data cannot be decoded as this type."""
     if resource.type is dict:
         return _complete(resource, _decode(dict, data))
     return _decode(resource.type, data)
@@ -182,7 +182,7 @@ def decode_page(resource: Resource, data: bytes) -> tuple[ListPage, str]:
 
 
 def _readable(resource: Resource, body: Body) -> tuple[Any, ...]:
-    """The object as its type, or an empty tuple and a warning if it does not fit the type."""
+    """A tuple with the decoded object. If the object cannot be decoded, log a warning and return an empty tuple."""
     try:
         return (resource.decode(_complete(resource, body)),)
     except msgspec.ValidationError as error:
@@ -191,13 +191,13 @@ def _readable(resource: Resource, body: Body) -> tuple[Any, ...]:
 
 
 def warn_unreadable(resource: Resource, meta: Body, error: Exception) -> None:
-    """Log that an object is left out because it cannot be decoded."""
+    """Log a warning that an object is ignored because it cannot be decoded."""
     name = f"{meta.get('namespace', '')}/{meta.get('name', '')}"
     _LOG.warning(LogMessage("object left out", resource=resource.id, object=name, error=error))
 
 
 def _complete(resource: Resource, body: Body) -> Body:
-    """Add apiVersion and kind, and shorten `managedFields`, in place: no other code has this object yet."""
+    """Add apiVersion and kind, and shorten `managedFields`. Changes `body` itself, which no other code uses yet."""
     body.setdefault("apiVersion", resource.api_version)
     body.setdefault("kind", resource.kind)
     meta = body.get("metadata")
@@ -219,7 +219,7 @@ def _decode(type_: Any, data: bytes | Raw) -> Any:
 
 
 class StatusCause(Struct, frozen=True):
-    """One of the causes that a status lists."""
+    """One cause in the list of causes of a status."""
 
     reason: str = ""
     message: str = ""
@@ -249,7 +249,7 @@ class ApiStatus(Struct, frozen=True):
 
 
 def decode_status(code: int, data: bytes) -> ApiStatus:
-    """The status in an answer. An answer without a status, for example from a proxy, gets a status with its text."""
+    """The status in an answer. If there is none (for example from a proxy), make a status from the answer's text."""
     try:
         status: ApiStatus = _decoder(ApiStatus).decode(data)
     except msgspec.MsgspecError:
@@ -261,7 +261,7 @@ def decode_status(code: int, data: bytes) -> ApiStatus:
 
 
 def error_of(status: ApiStatus, code: int = 0, retry_after: str = "") -> ApiError:
-    """The error that a status stands for."""
+    """The error that corresponds to a status."""
     code = code or status.code or 500
     kind = API_ERRORS.get(status.reason) or _ERROR_BY_CODE.get(code)
     if any(text in status.message for text in _TOO_LARGE):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which API server to use, and as which user: from kubeconfig files, from the pod's service account, or from options.
 
-`load` looks in this order: the file that `--kubeconfig` names, the files of KUBECONFIG, ~/.kube/config, the service
-account of the pod. Several files are merged as kubectl does it: the first file that names a cluster, a user or a
-context provides the whole entry, and relative paths start at the folder of their file. Every entry remembers its file
-and field for later error messages. If a kubeconfig names no proxy, HTTPS_PROXY, HTTP_PROXY and NO_PROXY apply as in Go.
+`load` looks in this order: the file of `--kubeconfig`, the files of KUBECONFIG, ~/.kube/config, the service account of
+the pod. Several files are merged as in kubectl: if several files contain an entry of the same name, the whole entry of
+the first file is used. Relative paths start at the folder of their file. Every entry stores its file and field for
+error messages. If a kubeconfig sets no proxy, HTTPS_PROXY, HTTP_PROXY and NO_PROXY are used as in Go.
 """
 
 import os
@@ -24,7 +24,7 @@ from trainwright.model.problem import nearest
 
 T = TypeVar("T")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: The fields that hold a path.
+#: The fields of an entry that contain a path.
 _PATH_FIELDS = ("certificate_authority", "client_certificate", "client_key", "token_file")
 
 
@@ -86,7 +86,7 @@ class ContextEntry(Struct, frozen=True):
 
 
 class Located(Struct, Generic[T], frozen=True):
-    """An entry of a kubeconfig, with its file and its path there."""
+    """An entry of a kubeconfig, with its file and its field path in this file."""
 
     file: str
     path: str
@@ -108,14 +108,14 @@ class Kubeconfig(Struct, frozen=True):
 
 
 class ConnectionOptions(Struct, frozen=True):
-    """The connection options of the command line. Empty values leave the choice to the kubeconfig."""
+    """The connection options of the command line. For an empty option, the value of the kubeconfig is used."""
 
     kubeconfig: str = ""
     context: str = ""
     namespace: str = ""
     #: A URL or `host:port` that replaces the server of the kubeconfig.
     server: str = ""
-    #: Use only the service account of this pod.
+    #: Whether to use only the service account of this pod.
     in_cluster: bool = False
 
 
@@ -129,14 +129,14 @@ class Access(Struct, frozen=True):
     namespace: str = "default"
     #: The URL of the proxy; empty: no proxy is used.
     proxy: str = ""
-    #: The source of the server's address, such as `context 'lab' of /home/me/.kube/config`; may be empty.
+    #: The source of the server's address, for example `context 'lab' of /home/me/.kube/config`; can be empty.
     origin: str = ""
 
 
 def load(
     options: ConnectionOptions | None = None, environ: Mapping[str, str] | None = None, account: Path = SERVICE_ACCOUNT
 ) -> Access:
-    """Find the cluster and the user. Raises UsageError without a cluster. `account` is the service account's folder."""
+    """Find the cluster and the user. Raises UsageError if there is none. `account` is the service account's folder."""
     options, environ = options or ConnectionOptions(), os.environ if environ is None else environ
     if options.in_cluster:
         return _in_cluster(options, environ, account)
@@ -160,7 +160,7 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def _files(options: ConnectionOptions, environ: Mapping[str, str]) -> list[Path]:
-    """The files to read. As with kubectl, the file of --kubeconfig must exist; files of KUBECONFIG may be missing."""
+    """The files to read. As in kubectl, the file of --kubeconfig must exist, but files of KUBECONFIG can be missing."""
     if options.kubeconfig:
         return [Path(options.kubeconfig).expanduser()]
     given = [Path(name) for name in environ.get("KUBECONFIG", "").split(os.pathsep) if name]
@@ -223,14 +223,14 @@ def _access(
     server = _server(options.server or cluster.value.server or "", cluster)
     proxy = cluster.value.proxy_url or proxy_for(server, environ)
     if proxy and urlsplit(proxy).scheme not in ("http", "https"):
-        scheme = urlsplit(proxy).scheme  # only the scheme, because the rest may contain a password
+        scheme = urlsplit(proxy).scheme  # only the scheme, because the rest of the URL can contain a password
         raise cluster.error("proxy-url", f"'{scheme}://…'; expected an http:// or https:// proxy")
     origin = "--master" if options.server else cluster.file
     return Access(server, cluster, user, options.namespace or namespace or "default", proxy, origin)
 
 
 def _server(given: str, cluster: Located[ClusterEntry]) -> str:
-    """The complete URL. A URL without a scheme gets https if the entry has TLS settings, as with kubectl."""
+    """The complete URL. As in kubectl, a missing scheme is https if the entry has TLS settings, otherwise http."""
     value = cluster.value
     secure = value.certificate_authority or value.certificate_authority_data or value.insecure_skip_tls_verify
     url = given if "://" in given else f"{'https' if secure else 'http'}://{given}"
@@ -313,7 +313,7 @@ def _entries(path: Path, field: str, named: list[_Named] | None, default: T) -> 
 
 
 def _with_full_paths(folder: Path, value: Any) -> Any:
-    """The entry with complete paths. The command of a plug-in without a slash stays: the system finds it in PATH."""
+    """The entry with complete paths. A plug-in command without a slash stays as it is: the system finds it in PATH."""
     changes: dict[str, Any] = {
         name: str(folder / given) for name in _PATH_FIELDS if (given := getattr(value, name, None))
     }
@@ -327,7 +327,7 @@ def _with_full_paths(folder: Path, value: Any) -> Any:
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str:
-    """The URL of the proxy for a server, from the environment; empty: no proxy is used."""
+    """The URL of the proxy for a server, from environment variables. Empty means that no proxy is used."""
     parts = urlsplit(server)
     proxy = _variable(environ, f"{parts.scheme}_proxy")
     if not proxy or _is_excluded(parts, _variable(environ, "no_proxy")):
@@ -348,7 +348,7 @@ def _is_excluded(server: SplitResult, no_proxy: str) -> bool:
 
 
 def _matches(entry: str, host: str, port: int) -> bool:
-    """Match an entry of NO_PROXY, which may end in `:port`: `*`, an address, a CIDR range, `domain` or `.domain`.
+    """Whether an entry of NO_PROXY matches: `*`, an address, a CIDR range, `domain` or `.domain`, also with `:port`.
 
     `domain` also matches its subdomains; `.domain` matches only the subdomains.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client for the etcd server where elastic jobs publish their size. It uses the JSON gateway of etcd over HTTP.
+"""A client for the etcd server that stores the sizes of elastic jobs. The client uses etcd's JSON gateway over HTTP.
 
-This etcd belongs to the jobs and not to the Kubernetes cluster. It needs no credentials and may be unreachable.
+This server is not the etcd of the Kubernetes cluster. It needs no credentials. Jobs still run if it does not answer.
 """
 
 from base64 import b64encode
@@ -38,9 +38,9 @@ class Etcd:
         self._timeout = ClientTimeout(total=timeout)
 
     async def revise(self, key: str, value: str) -> str | None:
-        """Replace the value of an existing key, and return the old value; None if there is no such key.
+        """Replace the value of an existing key and return the old value. Return None if the key does not exist.
 
-        Raises UnavailableError.
+        Raises UnavailableError if no server answers.
         """
         failures = []
         async with ClientSession(timeout=self._timeout) as session:
@@ -53,7 +53,7 @@ class Etcd:
 
 
 async def _revise(session: ClientSession, server: str, key: str, value: str) -> str | None:
-    """Read the key, and write it only if it has not changed since. The next call sees a concurrent change."""
+    """Read the key, then write it. If another client changes the key in between, do not write."""
     name = _base64(key)
     found = await _post(session, f"{server}/v3/kv/range", {"key": name}, _RangeResponse)
     if not found.kvs:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to the API server: concurrency limit, timeouts, retries, metrics, rate limit and write fence.
 
-The client retries idempotent requests after lost connections, 5xx and 429. It retries other requests only if it is
-certain that the server did nothing. It waits for at least the time in Retry-After.
+The client retries idempotent requests after a lost connection or the HTTP codes 5xx and 429. It retries other requests
+only if the server certainly changed nothing. Before a retry, it waits at least for the time in the Retry-After header.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from trainwright.kube.session import ApiSession
 from trainwright.runtime.election import Elector
 
 T = TypeVar("T")
-#: A function called after each attempt with verb, id of the resource, HTTP code (0: no answer) and seconds.
+#: Called after each attempt with the verb, the resource's id, the HTTP code (0: no answer) and the duration in seconds.
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
@@ -51,7 +51,7 @@ _CONNECTION_ERRORS = (ClientError, TimeoutError, OSError)
 
 
 class RateLimit:
-    """Allows `rate` requests per second, and `burst` requests at once after a pause. Requests keep their order."""
+    """Allows `rate` requests per second; after a pause, it allows `burst` requests at once. Calls keep their order."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, max(burst, 1)
@@ -67,7 +67,7 @@ class RateLimit:
 
 
 class WriteFence:
-    """Allows a write only while the lease, if there is one, lasts longer than the request may take."""
+    """Allows a write only if the lease lasts longer than the request's timeout, or if there is no leader election."""
 
     def __init__(self, elector: Elector | None, timeout: float, limit: RateLimit | None = None) -> None:
         self._elector, self._timeout, self._limit = elector, timeout, limit
@@ -78,7 +78,7 @@ class WriteFence:
         self._closed = True
 
     async def wait(self, *, is_write: bool) -> None:
-        """Wait for the rate limit first, then check the lease, because the lease must last from the time of sending."""
+        """Wait for the rate limit; then, for a write, check the lease, because the wait uses up time of the lease."""
         if self._limit is not None:
             await self._limit.wait()
         if is_write:
@@ -87,7 +87,7 @@ class WriteFence:
     def check(self) -> None:
         """Raise UnavailableError if a write must not be sent now.
 
-        The client also calls this immediately before the first byte: the process may have been suspended since `wait`.
+        The client also calls this just before it sends the first byte, as the process can be suspended after `wait`.
         """
         if self._closed:
             raise UnavailableError("nothing is written: this operator is about to end")
@@ -100,23 +100,23 @@ class RequestPolicy(Struct, frozen=True):
 
     #: Seconds to wait for one answer.
     timeout: float = 30.0
-    #: Seconds from the first attempt to the last retry.
+    #: Maximum seconds from the first attempt to the last retry.
     retry_seconds: float = 15.0
     max_concurrent: int = 32
 
 
 class _FailedAttempt(Struct, frozen=True):
     error: ApiError
-    #: Whether a later attempt may succeed.
+    #: Whether a later attempt can succeed.
     temporary: bool = False
-    #: Whether it is certain that the server did nothing.
+    #: Whether it is certain that the server changed nothing.
     harmless: bool = False
-    #: The credentials that the server rejected.
+    #: The credentials, if the server rejected them.
     rejected: AuthHeaders | None = None
 
 
 class HttpClient:
-    """Sends requests under one policy. Several clients can share a session."""
+    """Sends requests with one `RequestPolicy`. Several clients can share a session."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class HttpClient:
     async def stream(self, request: Request, seconds: float) -> AsyncGenerator[bytes, None]:
         """The body of the answer in chunks, for at most `seconds`. Raises UnavailableError if the connection breaks.
 
-        A stream does not count towards the limit of concurrent requests.
+        The limit of concurrent requests does not include streams.
         """
         timeout = ClientTimeout(total=seconds, sock_connect=self._connect_seconds)
         async with AsyncExitStack() as stack:
@@ -189,7 +189,7 @@ class HttpClient:
     async def _attempt_stream(
         self, stack: AsyncExitStack, timeout: ClientTimeout, request: Request
     ) -> ClientResponse | _FailedAttempt:
-        """Open a stream. The exit stack closes it."""
+        """Open a stream; `stack` closes the stream later."""
         auth = await self._permitted(request)
         began, code = perf_counter(), 0
         try:
@@ -204,7 +204,7 @@ class HttpClient:
         return response if 200 <= code < 300 else _refused(request, response, data, auth)
 
     async def _permitted(self, request: Request) -> AuthHeaders:
-        """Get the credentials, then wait for the fence: nothing may delay a request after the fence."""
+        """Get the credentials first, then wait for the fence, because nothing must delay a request after the fence."""
         auth = await self.session.credentials.auth_headers()
         if self._fence is not None:
             await self._fence.wait(is_write=request.is_write)
@@ -215,8 +215,8 @@ class HttpClient:
             self._observer(request.verb, request.resource, code, perf_counter() - began)
 
     def _no_answer(self, error: Exception) -> _FailedAttempt:
-        """The failure of an attempt without an answer. If there was no connection, the server did nothing."""
-        if isinstance(error.__cause__, ApiError):  # the last check of the fence raised the cause; nothing was sent
+        """The failure of an attempt without an answer. If there was no connection, the server changed nothing."""
+        if isinstance(error.__cause__, ApiError):  # the last check of the fence failed, so nothing was sent
             return _FailedAttempt(error.__cause__)
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         temporary = not isinstance(error, ClientConnectorCertificateError)
@@ -235,7 +235,8 @@ def _refused(request: Request, response: ClientResponse, data: bytes, auth: Auth
         return _FailedAttempt(ForbiddenError(f"the server does not know who we are: {error}"), rejected=auth)
     if code == 422 and request.pinned and status.has_cause("metadata.uid"):
         return _FailedAttempt(ConflictError(f"another object of that name: {error}"))
-    # ResourceVersionTooLarge: the server itself has already waited for that version. An invalid object stays invalid.
+    # A retry does not help against two errors: an invalid object, and ResourceVersionTooLarge. Before it sends the
+    # second error, the server has already waited for this version.
     final = status.has_cause("ResourceVersionTooLarge") or isinstance(error, InvalidError)
     busy = isinstance(error, TooManyRequestsError)
     return _FailedAttempt(error, temporary=busy or (code >= 500 and not final), harmless=busy)
@@ -248,7 +249,7 @@ _NETWORK = "your VPN or firewall"
 
 
 def describe(error: Exception, seconds: float) -> str:
-    """Say what went wrong. The client waited `seconds` for an answer."""
+    """A text about the error. `seconds` is the time for which the client waited for an answer."""
     cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     match error, cause:
         case TimeoutError(), _:
@@ -269,7 +270,7 @@ def describe(error: Exception, seconds: float) -> str:
 
 
 def advice(error: Exception) -> str:
-    """Say what the user can try; empty if there is no specific advice."""
+    """A text about what the user can try; empty if there is no specific advice."""
     cause = getattr(error, "os_error", None)
     match error:
         case ClientConnectorDNSError():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator: it runs the controller of `runtime` on a cluster, behind leader election, and serves health checks.
+"""The operator: it runs the controller of `runtime` on a cluster while it is the leader, and serves health checks.
 
-It serves health checks from the start, waits until the API server answers, checks that the installed CRDs keep all
-fields that it writes, waits for the lease, and then runs the controller. When it is asked to stop, it lets the current
-reconciliations finish and gives the lease back.
+The operator first serves health checks and waits until the API server answers. It checks that the installed CRDs have
+all status fields that the operator writes. It waits for the lease, then runs the controller. When the operator is
+asked to stop, it waits for the current passes and releases the lease.
 """
 
 import asyncio
@@ -44,20 +44,21 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: Timeout of one request. The operator sends a write only if its lease lasts longer than this.
 _TIMEOUT_SECONDS = 5.0
-#: Seconds for which a request of the controller is retried. The time is short, because a waiting request blocks a
-#: worker, and the controller reconciles the job again anyway.
+#: Seconds for which a request of the controller is retried. This time is short, because a waiting request blocks a
+#: worker, and the controller repeats a failed pass in any case.
 _RETRY_SECONDS = 2.0
-#: The pause between attempts to reach the API server at the start doubles from the first to the second value.
+#: At the start, the operator tries to reach the API server. The pause between tries doubles from the first value up to
+#: the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 15.0
-#: When the operator stops, current reconciliations may write for this many seconds.
+#: When the operator stops, current passes can still write for this many seconds.
 _DRAIN_SECONDS = 3.0
-#: A leader that keeps an expired lease for this long is stuck, and its health check fails.
+#: If an operator still leads this many seconds after its lease expired, it is stuck, and its health check fails.
 _STUCK_SECONDS = 20.0
 _INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
 
 
 class HealthAddresses(Struct, frozen=True):
-    """The addresses to serve health checks and metrics at, as `host:port`; empty or `0` means nowhere."""
+    """Where to serve health checks and metrics, as `host:port`. For an empty address or `0`, they are not served."""
 
     everything: str = ""
     metrics: str = ""
@@ -65,7 +66,7 @@ class HealthAddresses(Struct, frozen=True):
 
 
 class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
-    """The settings of the controller, and the options of the operator around it. Times are in seconds."""
+    """The settings of the controller and the options of the operator. Times are in seconds."""
 
     lease: Key
     identity: str
@@ -84,7 +85,7 @@ class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
 
 
 async def operate(access: Access, options: OperatorOptions, stop: asyncio.Event) -> None:
-    """Run the operator until `stop` is set. Raises TrainwrightError, also if it loses the lease to another operator."""
+    """Run the operator until `stop` is set. Raises TrainwrightError after a failure or after the lease is lost."""
     session = ApiSession(access)
     operator = _Operator(session, options)
     running, stopping = asyncio.create_task(operator.run()), asyncio.create_task(stop.wait())
@@ -108,7 +109,7 @@ class _Operator:
         self._clock = WallClock()
         self._telemetry = Telemetry()
         self._kinds = [kind for kind in KINDS if options.kinds is None or kind.singular in options.kinds]
-        #: The client for the start and the lease: without the fence, and with few retries, because its callers repeat.
+        #: The client for the start and for the lease. It has no fence, and few retries, because its callers retry.
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)
         self._unfenced = KubeCluster(HttpClient(session, policy, observer=self._telemetry.called))
         lease = LeaseConfig(
@@ -124,7 +125,7 @@ class _Operator:
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=_RETRY_SECONDS)
         self._cluster = KubeCluster(HttpClient(session, policy, fence=self._fence, observer=self._telemetry.called))
         self._controller: Controller | None = None
-        #: Why the operator cannot work yet; empty once it can work.
+        #: The reason why the operator cannot work yet; empty when it can work.
         self._not_prepared = "it has just been started"
         self._is_ending = False
 
@@ -138,11 +139,11 @@ class _Operator:
         async with serve_health(options.addresses, self._healthy, self._ready, self._telemetry.expose):
             controller = self._controller = await self._prepare()
             await (self._elector.lead(lambda: self._work(controller)) if self._elector else self._work(controller))
-        # Without leader election, `_work` ends only if it is cancelled.
+        # The code comes here only if the lease is lost. Without leader election, `_work` always ends with an exception.
         raise EngineError("the lease is lost: another operator leads now, or the API server was away for too long")
 
     async def wind_down(self) -> None:
-        """Start no reconciliation; wait for current reconciliations, then at least for the requests that are sent."""
+        """Begin no new pass and wait for current passes. If these take too long, refuse new writes and wait again."""
         _LOG.info(LogMessage("the operator ends"))
         self._is_ending = True
         controller = self._controller
@@ -170,7 +171,7 @@ class _Operator:
         return ""
 
     async def _prepare(self) -> Controller:
-        """Make the controller as soon as the API server answers."""
+        """Wait until the API server answers, then create the controller."""
         loop, timeout, pause = asyncio.get_running_loop(), self._options.connect_timeout, _FIRST_PAUSE_SECONDS
         began = loop.time()
         while True:
@@ -213,7 +214,7 @@ class _Operator:
 
 
 async def check_definition(cluster: Cluster, kind: Kind) -> None:
-    """Refuse a CRD without all fields of our durable state: the API server would drop them, and jobs would restart."""
+    """Refuse a CRD without the fields of the ledger: API servers would drop the ledger, and jobs would start again."""
     name = f"{kind.plural}.{kind.group}"
     try:
         definition = await cluster.get(DEFINITIONS, Key("", name))
@@ -224,7 +225,7 @@ async def check_definition(cluster: Cluster, kind: Kind) -> None:
 
 
 async def installed_pod_groups(cluster: Cluster, kinds: Iterable[Kind], namespace: str) -> tuple[Resource, ...]:
-    """The pod group APIs of these kinds that the cluster has now. The operator does not see later installs."""
+    """The pod group APIs of these kinds that are installed now. The operator does not see later installations."""
     found = []
     for resource in groups_of(kinds):
         with suppress(NotFoundError):
@@ -234,7 +235,7 @@ async def installed_pod_groups(cluster: Cluster, kinds: Iterable[Kind], namespac
 
 
 def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Collection[str]) -> None:
-    """Refuse a gang scheduler whose API is not installed: jobs that need it would start pod by pod."""
+    """Refuse a gang scheduler whose API is not installed: the pods of a job would start one by one, not as a gang."""
     for kind in kinds:
         named = [gang for gang in kind.gangs if gang.word]
         for gang in selected_gangs(tuple(named), scheduler) if scheduler else ():
@@ -248,7 +249,7 @@ def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Colle
 
 # -- health checks and metrics -----------------------------------------------------------------------------------------
 
-#: Returns the problem; an empty text means that there is no problem.
+#: A function that returns a text about the problem; an empty text means that there is no problem.
 HealthCheck = Callable[[], str]
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 _METRICS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

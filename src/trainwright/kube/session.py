@@ -2,7 +2,7 @@
 """Connections to one API server as one user: TLS, proxy and keep-alive.
 
 The session keeps connections open for the next request. When the client certificate changes, new requests use new
-connections, and the session closes the old ones as soon as only watches can still use them.
+connections. A minute later, the session closes the old connections. This interrupts only watches.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, UserEntry
 from trainwright.runtime.ports import Clock, WallClock
 
-#: Seconds after which we close an idle connection. API servers close a connection that is idle for 90 s.
+#: Seconds after which we close an idle connection. API servers close it after 90 s, and we must close it earlier.
 _IDLE_SECONDS = 60.0
 #: TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of probes.
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _READ_BUFFER_BYTES = 1 << 18
-#: Seconds after which old connections are closed. Only watches take longer than this, and watches start again.
+#: Seconds after which old connections are closed. Only watches take longer than this, and a client restarts watches.
 _RETIRE_SECONDS = 60.0
 _CLOSE_MILLISECONDS = 250
 
@@ -52,7 +52,7 @@ class ApiSession:
     def send(
         self, request: Request, auth: AuthHeaders, timeout: ClientTimeout, check: Callable[[], None] | None = None
     ) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send one request. No redirect is followed, because a redirect could carry our token to another server.
+        """Send one request. The session follows no redirect, because a redirect could send our token to another server.
 
         The session calls `check` immediately before it sends the first byte. If `check` raises, nothing is sent.
         """
@@ -78,7 +78,7 @@ class ApiSession:
         await self._close_sockets()
 
     async def _close_sockets(self) -> None:
-        """Wait until all sockets are closed: cancelled requests leave that to the event loop, which may end soon."""
+        """Wait until the event loop has closed the sockets of cancelled requests, because the loop may end soon."""
         for sock in self._sockets:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -104,12 +104,12 @@ class ApiSession:
         session = ClientSession(
             connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_READ_BUFFER_BYTES
         )
-        # aiohttp would repeat some requests, deletions included, without calling `check` again.
+        # Forbid retries by aiohttp: it would send some requests again, even deletions, without a new call of `check`.
         session._retry_connection = False
         return session
 
     def _new_socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """Make a socket with TCP keep-alive: a watch may be silent for minutes, and its peer may disappear."""
+        """Create a socket with TCP keep-alive, which finds a lost peer: a watch can be silent for minutes."""
         family, kind, protocol, *_ = address
         made = socket.socket(family, kind, protocol)
         self._sockets.add(made)
@@ -121,7 +121,7 @@ class ApiSession:
 
 
 class _CheckedBody(BytesPayload):
-    """A request body that calls a check before it is sent. aiohttp sends the headers together with the body."""
+    """A request body that calls `check` before it is sent. aiohttp sends the headers together with the body."""
 
     def __init__(self, body: bytes, check: Callable[[], None]) -> None:
         super().__init__(body)

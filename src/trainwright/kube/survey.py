@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A survey of a cluster before an install: our CRDs, other controllers of the same kinds, and the jobs that exist.
+"""A survey of a cluster before an installation: our CRDs, other controllers of the same kinds, and existing jobs.
 
-The survey only reads, with the rights of the caller. The report names what the caller may not read; that is never an
-error. No object proves which program manages a kind, so the survey reports each sign of a controller with its details.
+The survey only reads, with the permissions of the caller. If the caller has no permission to read something, the report
+says so; this is not an error. No object proves which program manages a kind, so the survey reports each sign of a
+controller with its details.
 """
 
 from collections import Counter
@@ -26,10 +27,10 @@ from trainwright.runtime.ports import DEFINITIONS, EVERYTHING, LEASES, Resource,
 
 _OUR_LABEL = ("app.kubernetes.io/name", "trainwright")
 _WRITE_VERBS = {"update", "patch", "*"}
-#: The holder of a lease is alive if it renewed the lease within this time.
+#: The holder of a lease counts as alive if it renewed the lease within this time.
 _LEASE_FRESHNESS = timedelta(minutes=5)
 _RBAC, _HOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
-#: The resource for each field of `ControllerObjects`.
+#: The resources that are read for each field of `ControllerObjects`.
 _SOURCES = {
     "deployments": [Resource("apps", "v1", "deployments", "Deployment")],
     "roles": [
@@ -51,16 +52,16 @@ _SOURCES = {
 class ControllerSign(Struct, frozen=True, rename="camel"):
     """An object that is a sign of another controller."""
 
-    #: Kind, namespace and name, such as `Deployment kubeflow/training-operator`.
+    #: Kind, namespace and name of the object, for example `Deployment kubeflow/training-operator`.
     object: str
     kinds: tuple[str, ...]
     detail: str
-    #: The controller works now, or the object would disturb our operator.
+    #: Whether this sign needs a decision: the controller works now, or its webhook can block requests for our jobs.
     active: bool = True
 
 
 class ControllerObjects(Struct, frozen=True):
-    """The objects of a cluster that may be signs of controllers, as far as the caller may read them."""
+    """The objects of a cluster that can be signs of controllers, if the caller has permission to read them."""
 
     deployments: Sequence[Body] = ()
     roles: Sequence[Body] = ()
@@ -75,7 +76,7 @@ class JobCounts(Struct, frozen=True, rename="camel"):
     total: int = 0
     unfinished: int = 0
     running: int = 0
-    #: Unfinished jobs by manager: `trainwright`, `nobody yet`, or the controller that wrote their status.
+    #: The number of unfinished jobs by manager: `trainwright`, `nobody yet`, or the controller that wrote their status.
     unfinished_by: dict[str, int] = {}
     #: Unfinished jobs of other controllers. The operator does not touch them.
     foreign: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class KindSurvey(Struct, frozen=True, rename="camel"):
 
     kind: str
     definition: InstalledCrd
-    #: The numbers of jobs; None if the caller may not read jobs.
+    #: The numbers of jobs; None if the caller has no permission to read jobs.
     jobs: JobCounts | None
 
 
@@ -102,14 +103,14 @@ class Survey(Struct, frozen=True, rename="camel"):
 
     @property
     def decisions(self) -> tuple[str, ...]:
-        """The decisions that the user must make before an install, each with the possible actions."""
+        """The decisions that the user must make before an installation, each with the possible actions."""
         found = [text for one in self.kinds for text in (*_definition_decisions(one), *_job_decisions(one))]
         names = [one.kind for one in self.kinds]
         return tuple(found + [_controller_decision(one, names) for one in self.controllers if one.active])
 
 
 async def survey(cluster: KubeCluster, server: str, namespace: str, kinds: Sequence[Kind], now: datetime) -> Survey:
-    """Survey the cluster. The survey reads only `namespace` where the caller may not read all namespaces."""
+    """Survey the cluster. If the caller has no permission for all namespaces, the survey reads only `namespace`."""
     reader = _Reader(cluster, namespace)
     surveys = [await _survey_kind(reader, kind) for kind in kinds]
     found: dict[str, list[Body]] = {}
@@ -122,7 +123,7 @@ async def survey(cluster: KubeCluster, server: str, namespace: str, kinds: Seque
 
 
 class _Reader:
-    """Reads what the caller may read, and notes what the API server forbids."""
+    """Reads what the caller has permission to read, and records the requests that the API server forbids."""
 
     def __init__(self, cluster: KubeCluster, namespace: str) -> None:
         self._cluster = cluster
@@ -145,7 +146,7 @@ class _Reader:
         return body
 
     async def readable(self, resource: Resource) -> Sequence[Body] | None:
-        """All objects, or the objects of one namespace if the caller may read no others; None if it may read none."""
+        """The objects of all namespaces. If the server forbids this: those of `namespace`. If it forbids both: None."""
         request, one_namespace = f"list {resource.id}", Selection(namespace=self._namespace)
         for scope in (EVERYTHING, one_namespace) if resource.namespaced else (EVERYTHING,):
             try:
@@ -186,7 +187,7 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
         job = loaded.job
         if job.ledger.outcome is not None:
             continue
-        # Another controller may have written a status of any shape, so only its readable part is used.
+        # Another controller may have written this status. Use only the status fields that our type of the kind decodes.
         running += kind.phase_of(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
@@ -246,9 +247,9 @@ def _deployments(
 
 
 def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The service accounts that may write the status of our kinds, each with these kinds. Only controllers need that.
+    """The kinds whose status a service account can write, by account. Only a controller needs this permission.
 
-    Wildcard groups do not count, because administrators have them.
+    Rules for all API groups (`*`) do not count, because administrators have such rules.
     """
     writable = {_role(one): [kind.name for kind in kinds if _may_write(kind, one)] for one in objects.roles}
     found: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -278,7 +279,7 @@ def _may_write(kind: Kind, role: Body) -> bool:
 def _unused_accounts(
     accounts: dict[tuple[str, str], tuple[str, ...]], deployments: Iterable[Body]
 ) -> list[ControllerSign]:
-    """The accounts with such rights that no Deployment uses: the controller may run elsewhere, or be gone."""
+    """Those `accounts` that no Deployment uses. Perhaps their controller runs elsewhere, or it was removed."""
     used = {_account(one) for one in deployments}
     text = "may write the status of these jobs; no Deployment uses it"
     return [
@@ -354,7 +355,7 @@ def _images(deployment: Body) -> list[str]:
 
 
 def _definition_decisions(one: KindSurvey) -> list[str]:
-    """What an install would do to the CRD and to the stored objects, and why the operator would refuse the CRD."""
+    """What an installation would do to the CRD and to stored objects, and why the operator would refuse the CRD."""
     found, texts = one.definition, list[str]()
     if found.origin is CrdOrigin.OTHER:
         unserved = f"; {', '.join(found.vanish)} would no longer be served" if found.vanish else ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserves an address and ports for each pod name, at the first use; the name keeps them when its pod is replaced.
+"""Reserves an address and ports for each pod name. A later pod with the same name gets the same address and ports.
 
-The controller calls `with_reservations` before it reconciles a job whose names do not resolve (process runtime). The
-store calls `admit` to write the address into each new pod. Both use the same name, so a pod listens where its peers
-connect. One Address object stores the reservations of a job. The job owns it, so they are released with the job.
+In the process runtime, names of pods do not resolve, so the controller calls `with_reservations` before it reconciles
+a job. The store calls `admit` to write the address into each new pod. Both look up the address by the pod's name, so a
+pod listens where its peers connect. One Address object per job stores its reservations until the job is deleted.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from trainwright.runtime.ports import ADDRESSES, JOBS, PODS, WatchEventType
 _NamespacedName = tuple[str, str]
 #: The hosts and ports of a `Site`.
 Reserved = tuple[Mapping[tuple[Key, str], str], Mapping[tuple[Key, str, int], int]]
-#: The suffix for pods with host network; no pod name can end like this.
+#: The suffix that is added to the name of a pod with host network. A pod name cannot contain a slash.
 _HOST_NETWORK_SUFFIX = "/host"
 
 
 class OwnerReservations:
-    """The reservations of one owner, and the part that is not stored yet."""
+    """The reservations of one owner, which is a job or a pod without a controller."""
 
     def __init__(self, key: Key, owner: Body) -> None:
         self.key, self.owner = key, owner
@@ -41,10 +41,10 @@ class OwnerReservations:
 
 
 class Addresses:
-    """All reservations of this engine. `host_pool` has the addresses of pods with host network.
+    """All reservations of this engine. `host_pool` contains the addresses for pods with host network.
 
-    Each pod with host network has its own address, too, since some programs count hosts. In the process runtime all
-    pods use the host network, and there is no `host_pool`.
+    Each pod with host network also has an address of its own, because some programs count hosts by their addresses. In
+    the process runtime all pods use the host network, so there is no `host_pool`.
     """
 
     def __init__(self, store: Store, pool: AddressPool, ports: PortPool, host_pool: AddressPool | None = None) -> None:
@@ -54,7 +54,7 @@ class Addresses:
         self._hosts: dict[_NamespacedName, tuple[str, str]] = {}
         self._ports: dict[tuple[str, str, int], int] = {}
         self._unwritten: dict[str, OwnerReservations] = {}
-        #: By UID of a job: the endpoints of its last call of `reserve`, and the result.
+        #: By UID of a job: the endpoints and the result of the last call of `reserve`. An equal call gets this result.
         self._reserved: dict[str, tuple[tuple[Endpoints, ...], Reserved]] = {}
         bodies, version = store.list(ADDRESSES)
         for body in bodies:
@@ -68,7 +68,7 @@ class Addresses:
         self._store.admit(PODS, self.admit)
 
     def admit(self, before: Body | None, body: Body) -> Body:
-        """Add the address to a new pod, unless the pod already has an address."""
+        """Write the reserved address into a new pod, unless the pod already has an address."""
         meta = body["metadata"]
         annotations = meta.get("annotations") or {}
         if before is not None or ADDRESS in annotations:
@@ -78,21 +78,21 @@ class Addresses:
         return {**body, "metadata": {**meta, "annotations": {**annotations, ADDRESS: host}}}
 
     def _reserve(self, meta: Body, pool: AddressPool | None) -> str:
-        """Reserve an address for the controller of the pod, or for the pod itself if it has no controller."""
+        """Reserve an address for a pod. The pod's controller owns it, or the pod itself if there is no controller."""
         self._release_deleted()
         owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
         owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-        # An earlier pod with this name may have an address of the other pool, if its job was edited.
+        # A user can edit the job and switch host network on or off. The suffix keeps the addresses of both cases apart.
         name = meta["name"] if pool is None else f"{meta['name']}{_HOST_NETWORK_SUFFIX}"
         return self._host_for((meta["namespace"], name), owner, pool or self._pool)
 
     def with_reservations(self, site: Site, job: Job) -> Site:
-        """The site for one reconciliation of this job, with all hosts and ports that it may need."""
+        """The site for one pass of this job, with all hosts and ports that the pass can need."""
         hosts, ports = self.reserve(job, endpoints_of(job))
         return replace(site, hosts=hosts, ports=ports)
 
     def reserve(self, job: Job, endpoints: tuple[Endpoints, ...]) -> Reserved:
-        """The host and the ports of each of these replicas. NotFoundError: the job does not exist any longer."""
+        """The host and the ports of each of these replicas. Raises NotFoundError if the job no longer exists."""
         self._release_deleted()
         requested, known = self._reserved.get(job.uid, ((), None))
         if known is not None and requested == endpoints:
@@ -123,7 +123,7 @@ class Addresses:
         return reserved
 
     def _owner_reference(self, job: Job) -> Body:
-        """The owner reference of the job. A deleted job gets no reservations, since they would never be released."""
+        """The owner reference of the job. NotFoundError: the job is deleted, so nothing would release its addresses."""
         resource = JOBS[job.kind]
         if self._store.get(resource, job.key)["metadata"]["uid"] != job.uid:
             raise NotFoundError(f"{resource.id} {job.key} has been replaced by another job")
@@ -151,7 +151,7 @@ class Addresses:
     # -- storing --------------------------------------------------------------------------------------------------
 
     def _schedule_flush(self, reservations: OwnerReservations) -> None:
-        """Write later, so that many reservations are one write. Only a later engine reads the stored object."""
+        """Write later, so that one write stores many reservations. Only a later engine reads the stored object."""
         if not self._unwritten:
             # Without a running event loop the caller must call `flush`.
             with suppress(RuntimeError):
@@ -167,7 +167,7 @@ class Addresses:
     def _write(self, reservations: OwnerReservations) -> None:
         spec, reservations.unwritten = reservations.unwritten, {}
         if reservations.stored:
-            # If the Address object was deleted with its owner, the watch reports that.
+            # The Address object may be deleted with its owner. Ignore this: `_release_deleted` handles the deletion.
             with suppress(NotFoundError):
                 self._store.patch(ADDRESSES, reservations.key, {"spec": spec})
             return
@@ -179,7 +179,7 @@ class Addresses:
     # -- releasing ------------------------------------------------------------------------------------------------
 
     def _release_deleted(self) -> None:
-        """Release the reservations of deleted owners, if the watch has news."""
+        """Release the reservations of deleted owners, if the watch has reported changes."""
         if not self._watch_pending:
             return
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node agent in a process of its own: `python -m trainwright.local.agent_main CONFIG`, an `AgentConfig` as JSON.
+"""A node agent in its own process: `python -m trainwright.local.agent_main CONFIG`. CONFIG is an `AgentConfig` as JSON.
 
-Standard input is a JSON object with variables for all containers. Their values may be secrets, which must not be in a
+Standard input is a JSON object with variables for all containers. Their values can be secrets, which must not be in a
 command line. The engine starts one such process per node for `--nodes N`. The agent uses the store through the engine's
-socket and ends with the engine; its supervisor ends with the agent, so killing the agent is like the death of a node.
-Notices are lines on stdout. The agent sends heartbeats: the engine kills an agent that does not.
+socket and ends with the engine. The supervisor ends with the agent, so killing the agent has the effect of a failed
+node. The agent prints notices as lines on stdout and sends heartbeats; without heartbeats, the engine kills the agent.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from trainwright.runtime.ports import WallClock
 
 
 class AgentConfig(Struct, frozen=True):
-    """The engine's socket, the node's settings, and the seconds that pods have to end after SIGTERM to the agent."""
+    """The engine's socket, the node's settings, and the seconds that pods get to end when the agent gets SIGTERM."""
 
     socket: str
     settings: AgentSettings
     grace: float = 30.0
-    #: The descriptor of the socket by which the engine passes leases of devices.
+    #: The file descriptor of the socket through which the engine leases devices to the node.
     leases: int | None = None
 
 
@@ -46,7 +46,7 @@ class _SupervisorLostError(EngineError):
 
 
 async def serve(config: AgentConfig) -> None:
-    """Run a node until the engine has ended (then the pods are killed at once) or SIGTERM comes."""
+    """Run a node until the engine has ended (then the pods are killed at once) or until this process gets SIGTERM."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[float | None] = loop.create_future()
     loop.add_signal_handler(signal.SIGTERM, _set_ended, ended, config.grace)
@@ -66,7 +66,7 @@ async def serve(config: AgentConfig) -> None:
             "supervisor": link.process.pid,
         }
         await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before the node has pods
-        interval = SilenceLimits.of(config.settings.node_grace).interval
+        interval = SilenceLimits.of(config.settings.silence_grace).interval
         background = [
             asyncio.create_task(_wait_engine_gone(reader, ended)),
             asyncio.create_task(_send_heartbeats(engine, heartbeat, interval)),
@@ -90,14 +90,14 @@ def _set_ended(ended: "asyncio.Future[float | None]", grace: float | None) -> No
 
 
 def _supervisor_lost(tell_agent: Callable[[], None], ended: "asyncio.Future[float | None]") -> None:
-    """Let the agent fail its pods, then end this process."""
+    """Tell the agent, which marks its pods as failed, then end this process."""
     tell_agent()
     if not ended.done():
         ended.set_exception(_SupervisorLostError("its supervisor has ended"))
 
 
 async def _wait_engine_gone(reader: asyncio.StreamReader, ended: "asyncio.Future[float | None]") -> None:
-    """Wait on a connection without messages: it ends when the engine ends."""
+    """Wait until the engine has ended. The engine sends nothing on this connection; its end closes the connection."""
     await reader.read()
     _set_ended(ended, None)
 
@@ -105,7 +105,7 @@ async def _wait_engine_gone(reader: asyncio.StreamReader, ended: "asyncio.Future
 async def _send_heartbeats(engine: RemoteCluster, heartbeat: HeartbeatRequest, interval: float) -> None:
     """Send heartbeats to the engine, on a connection that no other request can block.
 
-    Each heartbeat waits for the answer to the previous heartbeat, so that none pile up while the engine is stopped.
+    Each heartbeat waits for the answer to the previous heartbeat, so a stopped engine gets only one heartbeat.
     """
     while True:
         await asyncio.sleep(interval)
@@ -113,7 +113,7 @@ async def _send_heartbeats(engine: RemoteCluster, heartbeat: HeartbeatRequest, i
 
 
 async def _send_heartbeat(engine: RemoteCluster, heartbeat: HeartbeatRequest) -> None:
-    with suppress(ApiError):  # `_wait_engine_gone` notices an engine that has ended
+    with suppress(ApiError):  # if the engine has ended, `_wait_engine_gone` ends this process
         await engine.call(HEARTBEAT, heartbeat)
 
 
@@ -122,7 +122,7 @@ def _print_notice(text: str) -> None:
 
 
 def main() -> None:
-    """Run a node agent. The only argument is its configuration as JSON; variables come on standard input."""
+    """Run a node agent. The only argument is its configuration as JSON; it reads variables from standard input."""
     purity.enforce()
     if sys.platform == "linux":
         from trainwright.node.supervisor import kernel  # noqa: PLC0415 - Linux only

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node agents in their own processes, for `--nodes N` and `--revive`; each process runs `agent_main`.
 
-In the sandbox the nodes share one network. A separate process holds it, so that the network outlives each node. An
-agent that does not answer is killed. However an agent ends, its node is lost only when no process of its pods runs.
+In the sandbox the nodes share one network. It belongs to a separate process, the holder, so that the end of a node does
+not end the network. An agent that does not answer is killed. After the end of an agent, its node is marked as lost
+only when all processes of its pods have ended.
 """
 
 import asyncio
@@ -30,37 +31,37 @@ from trainwright.node.supervisor import launch
 from trainwright.node.watchdog import Watchdog, described, hold, see_out, unkillable
 from trainwright.runtime.ports import NODES, Clock, Cluster
 
-#: Seconds that an agent or the network may take to start, and the processes of killed nodes to end.
+#: Seconds within which an agent or the network must start, and the processes of killed nodes must end.
 _TIMEOUT_SECONDS = 30.0
-#: Seconds after the grace period until agents that have not ended are killed.
+#: Seconds from the end of the grace period until agents that still run are killed.
 _STOP_TIMEOUT_SECONDS = 5.0
 #: Seconds between two checks whether a node is ready.
 _READY_POLL_SECONDS = 0.02
-#: Seconds that the network holder may take to end.
+#: Seconds within which the network holder must end.
 _HOLDER_TIMEOUT_SECONDS = 5.0
 
 
 class AgentProcess:
-    """One agent: its process, and its supervisor's process, which the first heartbeat names."""
+    """One agent: its process, and the process of its supervisor, whose process ID is in the first heartbeat."""
 
     def __init__(self, node: AgentSettings, process: Process) -> None:
         self.node = node
         self.process = process
-        self.watchdog = Watchdog(process.pid, node.node_grace)
-        #: The agent's name in messages, and the reason if we have killed it.
+        self.watchdog = Watchdog(process.pid, node.silence_grace)
+        #: The agent's name in messages, and the reason why we killed the agent (empty: we did not kill it).
         self.title = f"its agent (process {process.pid})"
         self.kill_reason = ""
         self._handle = hold(process.pid, os.getpid())
         self._supervisor: launch.Process | None = None
 
     def record_heartbeat(self, heartbeat: HeartbeatRequest) -> None:
-        """Record that the agent has answered, and which process its supervisor is."""
+        """Record that the agent has answered, and remember the process of its supervisor."""
         if heartbeat["pid"] == self.process.pid:
             self.watchdog.answered()
             self._supervisor = self._supervisor or hold(heartbeat["supervisor"], heartbeat["pid"])
 
     async def watch(self, notify: Callable[[str], None]) -> None:
-        """Kill the agent when it does not answer any longer."""
+        """Wait until the agent no longer answers, then kill the agent."""
         silence = await self.watchdog.run(lambda seen: notify(f"{self.node.node}: {self.title} {described(seen)}"))
         self.kill_reason = f"{self.title} {described(silence)}; it and its pods were killed"
         self.kill()
@@ -71,7 +72,7 @@ class AgentProcess:
             self._handle.send(signal.SIGKILL)
 
     async def see_out(self, notify: Callable[[str], None]) -> None:
-        """After the agent's end, wait until its supervisor and all its pods have ended, too."""
+        """After the agent has ended, wait until its supervisor and all its pods have ended."""
         folder = Path(self.node.supervisor()["folder"])
         if self._supervisor is not None:
             await see_out(self._supervisor, folder, lambda left: notify(unkillable(self.node.node, left)))
@@ -96,7 +97,7 @@ class AgentProcesses:
         self._stopping = asyncio.Event()
 
     async def prepare(self, subnet: str) -> None:
-        """Start the network that all nodes share, if there is a subnet. Raises EngineError."""
+        """If there is a subnet, start the network that all nodes share. Raises EngineError."""
         if not subnet:
             return
         self._holder = await _start_python("trainwright.node.supervisor.outside", subnet)
@@ -126,7 +127,7 @@ class AgentProcesses:
         if node.network is not None:
             node = replace(node, network={**node.network, "holder": self._namespaces})
         channel = self._devices.channel(node.node)
-        # Other users can read the arguments of a process, and variables may be secrets: they are sent by stdin.
+        # Variables can be secrets, and other users can read the arguments of a process, so stdin carries the variables.
         config = AgentConfig(str(self._settings.folder / SOCKET), replace(node, env={}), leases=channel.theirs.fileno())
         text = msgspec.json.encode(config).decode()
         fds = (channel.theirs.fileno(), *self._namespaces.values())
@@ -149,7 +150,7 @@ class AgentProcesses:
             await asyncio.sleep(_READY_POLL_SECONDS)
 
     async def _run_node(self, node: AgentSettings) -> None:
-        """Follow a node's agent, and start a new agent after its end if the settings say so."""
+        """Follow a node's agent. After the agent has ended, start a new agent if `revive` is set."""
         while True:
             await self._follow_agent(self._agents[node.node])
             if self._settings.revive is None:
@@ -160,10 +161,10 @@ class AgentProcesses:
             self._settings.notify(f"{node.node} is started again")
             self._agents[node.node] = agent = await self._launch(node)
             if self._stopping.is_set():
-                agent.kill()  # The agent started after `stop` had ended the others.
+                agent.kill()  # `stop` was called before this agent existed, so kill it here.
 
     async def _follow_agent(self, agent: AgentProcess) -> None:
-        """Forward an agent's notices and kill it if it does not answer. When it has ended, mark its node as lost."""
+        """Forward an agent's notices; kill the agent if it does not answer. After its end, mark its node as lost."""
         name, process, notify = agent.node.node, agent.process, self._settings.notify
         watching = asyncio.get_running_loop().create_task(agent.watch(notify))
         assert process.stdout is not None  # noqa: S101 - it is a pipe
@@ -179,7 +180,7 @@ class AgentProcesses:
             await mark_node_lost(self._cluster, name, self._clock, reason)
 
     async def stop(self, grace: float) -> None:
-        """Stop all agents with their pods; agents that do not end in time are killed."""
+        """Stop all agents with their pods, and kill agents that do not end in time."""
         self._stopping.set()
         alive = [agent for agent in self._agents.values() if agent.process.returncode is None]
         for agent in alive:
@@ -192,7 +193,7 @@ class AgentProcesses:
                 if agent.process.returncode is None:
                     agent.kill()
         if self._watchers:
-            # Wait until all processes of pods have ended, but not without limit: some processes cannot be killed.
+            # Wait until all processes of pods have ended, but only for a limited time: some processes cannot be killed.
             _, late = await asyncio.wait(self._watchers, timeout=_TIMEOUT_SECONDS)
             for task in late:
                 task.cancel()
@@ -209,12 +210,12 @@ class AgentProcesses:
             try:
                 await asyncio.wait_for(self._holder.wait(), _HOLDER_TIMEOUT_SECONDS)
             except TimeoutError:
-                self._holder.kill()  # The holder has not ended in time; `NodePool.stop` removes its network rules.
+                self._holder.kill()  # The holder cannot remove its network rules now; `NodePool.stop` removes them.
                 await self._holder.wait()
 
 
 def _exit_text(code: int) -> str:
-    """How a process ended, from asyncio's return code."""
+    """A text that says how a process ended. `code` is asyncio's return code, which is negative for a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     names = {one.value: one.name for one in signal.Signals}
@@ -222,7 +223,7 @@ def _exit_text(code: int) -> str:
 
 
 async def _start_python(module: str, argument: str, pass_fds: tuple[int, ...] = ()) -> Process:
-    """Start a module with our Python in a new session, so that Ctrl-C for the engine does not reach the new process."""
+    """Run a module with our Python, in a new session, so that Ctrl-C for the engine does not reach the new process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(trainwright.__file__).parents[1])}
     words = (sys.executable, "-m", module, argument)
     return await asyncio.create_subprocess_exec(

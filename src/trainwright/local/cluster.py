@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store as a `Cluster`, for the controller, the scheduler and the agents of this process.
+"""A `Cluster` on a store, for the controller, the scheduler and the agents in the same process.
 
-Only a watch waits: the next write to its resource wakes the watch.
+Only `watch` ever waits: the next write to its resource wakes it.
 """
 
 from asyncio import Event
@@ -27,7 +27,7 @@ class LocalCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The events after the version `since`, in batches; without a version, the existing objects first."""
+        """The events after the version `since`, in batches. Without a version, first an event per existing object."""
         watch = self.store.watch(resource, scope, since)
         more = Event()
         try:
@@ -63,7 +63,7 @@ class LocalCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object; returns the object if a grace period or a finalizer keeps it."""
+        """Delete an object. Returns the object if it still exists because of a grace period or a finalizer."""
         remaining = self.store.delete(resource, key, uid=uid, grace=grace, propagation=propagation)
         return None if remaining is None else self.store.view(resource, remaining)
 

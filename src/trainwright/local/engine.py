@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded engine: a store, the controller, a scheduler and node agents.
 
-Each part is a client of the store and does not know the others, as on a cluster. Jobs are managed through
-`engine.cluster`; other processes use the same verbs through `engine.sock` in the run's folder.
+As on a cluster, each part is a client of the store and does not know the other parts. This process manages jobs
+through `engine.cluster`; other processes use the same verbs through `engine.sock` in the run's folder.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from trainwright.runtime.ports import NODES, WallClock
 
 __all__ = ["Engine", "EngineSettings"]
 
-#: Times in seconds for lost nodes: shorter than on a network, since a dead agent on this machine does not come back.
+#: Times in seconds for lost nodes; shorter than on a cluster, because a lost local node cannot become reachable again.
 _NODE_GRACE_SECONDS = 5.0
 _LINGER_SECONDS = 5.0
-#: Times in seconds for healthy nodes and resized roles: short, since this engine sees every change at once.
+#: Times in seconds for quarantine, resized roles and devices; short, because this engine sees every change at once.
 _QUARANTINE_SECONDS = 10.0
 _SIZING = SizingRules(patience=3.0, cooldown=5.0)
 _DEVICES = DeviceRules(grace=5.0)
-#: Seconds for running reconciliations to finish when the controller is stopped.
+#: When the controller is stopped, it waits this many seconds for running passes.
 _DRAIN_SECONDS = 2.0
 
 
 class Engine:
-    """One engine; call `start`, and `stop` at the end."""
+    """One engine. The caller calls `start` first and `stop` at the end."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
@@ -57,9 +57,10 @@ class Engine:
         self._nodes = NodePool(self.cluster, self._clock, settings)
         self._contexts = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        #: `sandbox` or `process`, and the reason for the choice; `start` sets both.
+        #: The runtime (`sandbox` or `process`), and the reason for this choice; `start` sets both values.
         self.runtime, self.choice = settings.runtime, ""
-        #: Set when a part of the engine has failed. A caller that waits for a job must wait for this, too.
+        #: If a part of the engine fails, this future gets the exception. A caller that waits for a job must also wait
+        #: for this future.
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -90,11 +91,11 @@ class Engine:
             self._start_task(self._watch_nodes())
 
     def cleaned_up(self, kind: str, key: Key) -> bool:
-        """Whether a finished job is cleaned up according to its policy, and its final status is stored."""
+        """Whether a job has ended, is cleaned up according to its policy, and its final status is stored."""
         return self._controller.cleaned_up(kind, key)
 
     async def stop_controller(self) -> None:
-        """Stop the controller: it writes no status and creates no pods when the other parts are stopped."""
+        """Stop the controller, so that it writes no status and creates no pods while the other parts are stopped."""
         await self._controller.drain(_DRAIN_SECONDS)
         self._controller_task.cancel()
         await asyncio.gather(self._controller_task, return_exceptions=True)
@@ -108,15 +109,15 @@ class Engine:
         await self._contexts.aclose()
 
     def _address_pools(self) -> tuple[AddressPool, AddressPool | None]:
-        """Addresses for pods, and for pods with host network if the other pods have a network of their own.
+        """The addresses for pods, and a second pool for pods with host network if other pods have their own network.
 
-        The loopback range depends on the process ID, so that engines on one machine rarely use the same range.
+        The loopback range depends on the process ID, so that two engines on one machine rarely use the same range.
         """
         loopback_pool = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
         return (SubnetPool(self._nodes.subnet), loopback_pool) if self._nodes.subnet else (loopback_pool, None)
 
     def _site(self) -> Site:
-        """The facts for the controller. Host names resolve only in the sandbox; processes get addresses instead."""
+        """The site of this engine. Host names resolve only in the sandbox; the process runtime uses addresses."""
         return Site(
             gangs=frozenset({T9K_API}),
             node_grace=_NODE_GRACE_SECONDS,
@@ -130,7 +131,7 @@ class Engine:
         )
 
     async def _watch_nodes(self) -> None:
-        """Fail when no node is ready: lost nodes do not return, so the engine could not run a pod again."""
+        """Raise an error when no node is ready: lost nodes do not return, so the engine could never run a pod again."""
         async for _ in self.cluster.watch(NODES, since=""):
             nodes = (await self.cluster.list(NODES)).items
             if nodes and not any(node.ready for node in nodes):
@@ -157,7 +158,7 @@ class Engine:
 
 
 def _host_ports() -> tuple[int, int]:
-    """A range of ports for host networks, apart from single reserved ports and the kernel's ephemeral ports."""
+    """The range of ports for host networks: separate from the reserved ports of pods and from ephemeral ports."""
     widest = max(ranges(BLOCKS), key=len)
     return widest.start, widest.stop - 1
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes of an embedded engine: the choice of their runtime, and their agents.
+"""The nodes of an embedded engine: chooses the runtime of the nodes, and starts and stops their agents.
 
-The agent of a single node runs in the engine's process. Several nodes, or a node that is started again when it is lost,
-have agents in their own processes (`agents`), which use the store through its socket. If such an agent is killed, its
-pods end with it, as on a machine that fails.
+The agent of a single node runs in the engine's process. If there are several nodes, or if lost nodes are started again,
+each agent has its own process (`agents`) and uses the store through the engine's socket. If such an agent is killed,
+its pods end with it, as on a machine that fails.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from trainwright.runtime.ports import Clock, Cluster
 if TYPE_CHECKING:
     from trainwright.local.agents import AgentProcesses
 
-#: Seconds after the grace period that a supervisor may take to end its pods.
+#: After the grace period, a supervisor must end its pods within this many seconds.
 _STOP_TIMEOUT_SECONDS = 3.0
 
 
@@ -56,7 +56,7 @@ class NodePool:
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Choose the runtime: the sandbox if it works here, unless the settings name a runtime. Raises EngineError."""
+        """Use the runtime of the settings. `auto` means sandbox, or process if sandboxes fail. Raises EngineError."""
         if self._settings.runtime == "process":
             await self._use_runtime("process", PLAIN)
             return
@@ -88,7 +88,7 @@ class NodePool:
         self.runtime, self.choice, self.subnet = runtime, reason, subnet
 
     async def heartbeat(self, request: HeartbeatRequest) -> None:
-        """Record a heartbeat of an agent in its own process."""
+        """Record a heartbeat from an agent that has its own process."""
         if self._agent_processes is not None:
             await self._agent_processes.heartbeat(request)
 
@@ -110,7 +110,7 @@ class NodePool:
             await self._link.close()
         if self._agent_processes is not None:
             await self._agent_processes.stop(grace)
-        # A killed supervisor or network holder may have left network rules on this machine.
+        # If a supervisor or a network holder was killed, its network rules may still exist on this machine.
         killed = self._link is not None and (self._link.process.returncode or 0) < 0
         if self.runtime == "sandbox" and (killed or self._agent_processes is not None):
             from trainwright.node.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
@@ -141,7 +141,7 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
         capacity=share.capacity(),
         devices=share.devices,
         scheduled=True,
-        node_grace=settings.node_grace,
+        silence_grace=settings.silence_grace,
         passed=passed(os.environ),
         env=settings.env,
         visible=_visible_folders(settings),
@@ -149,6 +149,6 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
 
 
 def _visible_folders(settings: EngineSettings) -> tuple[str, ...]:
-    """Folders that pods see even if they are in /tmp: the working directory, our Python and the user's environment."""
+    """The working directory, our Python, the virtual environment. Pods see these folders even if they are in /tmp."""
     venv = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
     return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *venv)))

@@ -9,32 +9,32 @@ from msgspec import Struct, field
 from trainwright.node.devices.inventory import DeviceSet
 from trainwright.runtime.ports import Registry
 
-#: The file name, in the folder of a run, of the socket by which other processes reach the engine.
+#: The name of the socket file in the folder of a run. Other processes use the engine through this socket.
 SOCKET = "engine.sock"
 
 
 class EngineSettings(Struct, frozen=True, kw_only=True):
     """The settings of one run's engine."""
 
-    #: The existing folder of this run.
+    #: The folder of this run, which must exist.
     folder: Path
-    #: The folder that contains the folders of PersistentVolumeClaims; these are kept after the run.
+    #: This folder contains one folder per PersistentVolumeClaim; the folders are kept after the run.
     volumes: Path
-    #: The working directory of containers that name no working directory.
+    #: The working directory of a container whose manifest does not set one.
     working: Path
     runtime: str = "auto"
     nodes: int = 1
-    #: Seconds until a stopped node agent or supervisor is killed; a process that hangs is killed after six times this.
-    node_grace: float = 10.0
+    #: Seconds until an agent or supervisor that SIGSTOP stopped is killed. A process that hangs gets six times as long.
+    silence_grace: float = 10.0
     #: Seconds after which a lost node is started again; None: never.
     revive: float | None = None
     #: The devices of this machine according to the user, by resource name; see `devices.inventory`.
     devices: dict[str, DeviceSet] = {}
-    #: Environment variables of every container; they override variables of its pod.
+    #: Environment variables of every container; they override variables of the same name in the manifest.
     env: dict[str, str] = field(default_factory=dict)
-    #: Do not remove the files of pods.
+    #: Whether to keep the files of pods.
     keep: bool = False
-    #: Seconds until an unfinished job is reconciled again without an event.
+    #: An unfinished job without events is reconciled again after this many seconds.
     resync: float = 15.0
     #: The key-value store of elastic jobs, as `host:port,…` (empty: there is no store), and a client for it.
     elastic_server: str = ""

@@ -2,7 +2,7 @@
 """Reads manifest files as kubectl does, safely for any input.
 
 `builder` parses the text with limits, and `documents` returns its objects with the line of every field. Text that is
-not a manifest raises a `ManifestError` with one line that names the position and the reason.
+not a manifest raises a `ManifestError` whose message is one line: the position and the reason.
 """
 
 from trainwright.manifest.builder import LARGEST, MalformedError

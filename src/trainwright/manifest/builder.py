@@ -27,7 +27,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 class MalformedError(ManifestError):
     """Text that is not a manifest: `where` is FILE[:LINE[:COLUMN]], `what` is the reason.
 
-    `document` counts from 1, as in `Document`; 0 means that the reason is not in one of the documents.
+    `document` counts from 1, as in `Document`; 0 means that the error belongs to no document.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ Node = tuple[Any, Mark]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COLLECTIONS = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
-#: Stands for an anchor whose value is not complete yet.
+#: The entry of an anchor whose value is not complete yet.
 _INCOMPLETE: Node = (None, (0, None))
 _MERGE = "<<"
 
@@ -88,7 +88,7 @@ class Builder:
         self.file = file
         #: The number of the current object, for errors. `documents.examine` sets it: a List contains several objects.
         self.number = 1
-        #: The duplicate keys, each with its mark and message. The last value of such a key counts.
+        #: The duplicate keys, each with its mark and message. In the document, the last value of such a key is used.
         self.repeated: list[tuple[Any, str]] = []
         self._remaining = MOST
         self._anchors: dict[str, Node] = {}
@@ -199,7 +199,7 @@ class Builder:
         return self._copy(node[0], event, depth), node[1]
 
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
-        """Copy the value of an anchor, so that a later change of one place does not change the others."""
+        """Copy the value of an anchor for an alias, so that a later change of one copy does not change the others."""
         self._check_limits(event, depth)
         if isinstance(value, dict):
             return {key: self._copy(inner, event, depth + 1) for key, inner in value.items()}
@@ -214,7 +214,7 @@ def _line(event: Any) -> int:
 
 
 def _merged(body: dict[str, Any], marks: dict[str, Mark], sources: list[Node]) -> dict[str, Any]:
-    """Add the keys of merged mappings. A key that the mapping itself has wins."""
+    """Add the keys of the mappings in `sources`. If `body` already has a key, its own value stays."""
     for source, (_, lines) in sources:
         for key in source:
             if key not in body:
@@ -250,7 +250,7 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 def _scalar_value(event: ScalarEvent) -> Scalar:
-    """The value of a scalar. Its tag decides the type; without tag and quotes its spelling does."""
+    """The value of a scalar. Its tag decides the type; without a tag and without quotes, the spelling decides."""
     text = str(event.value)
     if not text.isascii():
         text.encode()  # raises for a lone surrogate, which PyYAML's scanner accepts

@@ -16,13 +16,13 @@ from trainwright.model.problem import shown
 
 
 class Document(Struct, frozen=True):
-    """One object of a file. `number` counts from 1 without empty documents."""
+    """One object of a file. `number` counts from 1; empty documents do not count."""
 
     file: str
     number: int
     body: dict[str, Any]
     mark: Mark
-    #: The errors for duplicate keys in this object. `read` raises them; with `examine` the last value counts.
+    #: The errors for duplicate keys in this object. `read` raises them; `examine` uses the last value of such a key.
     repeated: tuple[MalformedError, ...] = ()
 
     def line(self, path: str) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a replica ended. Restart policies name the kinds of cause that they restart after."""
+"""Why a replica ended. A restart policy lists the kinds of cause after which it restarts a replica."""
 
 from enum import StrEnum
 
@@ -45,7 +45,7 @@ _SIGNAL_NAMES = (
     "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG"
     " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
 )
-#: Linux signal numbers. Fixed here because nodes run Linux whatever this machine runs.
+#: Linux signal numbers. Fixed here because nodes run Linux even if this machine does not.
 SIGNALS = {number: f"SIG{name}" for number, name in enumerate(_SIGNAL_NAMES.split(), start=1)}
 
 
@@ -64,7 +64,7 @@ class Cause(Wire, frozen=True, gc=False):
 
     why: CauseKind
     code: int | UnsetType = UNSET
-    #: The signal that ended the container; 0: no signal did. Unset: only the exit code is known.
+    #: The signal that ended the container; 0: no signal ended it. Unset: only the exit code is known.
     signal: int | UnsetType = UNSET
     reason: str = ""
     message: str = ""
@@ -109,5 +109,5 @@ class Cause(Wire, frozen=True, gc=False):
 
     @property
     def started(self) -> bool:
-        """Whether the program ran, so that the exit code is the program's own or a signal's."""
+        """Whether the program ran. Only then the exit code is from the program, or from a signal that ended it."""
         return self.reason not in NOT_STARTED

@@ -17,7 +17,7 @@ from trainwright.model.meta import Meta, ObjectMeta, Wire
 
 #: Waiting reason of a container whose configuration, such as a ConfigMap, is missing.
 CONFIG_ERROR = "CreateContainerConfigError"
-#: How kubelets and our own agents name a ConfigMap that does not exist or lacks a key.
+#: Finds the name of a missing or incomplete ConfigMap in a message of a kubelet or of our own agent.
 _CONFIG_MAP_NAME = re.compile(r"""configmap\s+["']?(?:[a-z0-9.-]+/)?([\w.-]+)""", re.IGNORECASE)
 #: Waiting reason of a container that its kubelet restarts after a back-off.
 BACKING_OFF = "CrashLoopBackOff"
@@ -28,8 +28,8 @@ class Waiting(Wire, frozen=True, gc=False):
 
     reason: str = ""
     message: str = ""
-    #: ConfigMaps that do not exist or lack a key. Only the message contains their names, so the names are read from the
-    #: message once, when the status is decoded.
+    #: Names of ConfigMaps that do not exist or have no such key. Only the message contains these names, so they are
+    #: read from the message once, when the status is decoded.
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ class Node(Wire, frozen=True, gc=True, dict=True):
 
     @cached_property
     def is_healthy(self) -> bool:
-        """Whether the node is ready, with no unusual condition and no taint. Cached: most nodes stay healthy."""
+        """Whether the node is ready, with no unusual condition and no taint. Cached, because decisions ask often."""
         told = {condition.type: condition.status for condition in self.status.conditions or ()}
         well = told.pop("Ready", "") == "True" and all(told[word] == "False" for word in told)
         return well and told.keys() <= _STANDARD_CONDITIONS and not self.spec.taints
@@ -243,8 +243,8 @@ class Refusal(Struct, frozen=True, gc=False):
 class Observed(Struct, frozen=True, gc=False):
     """Everything that exists for one job.
 
-    `nodes` is None if nodes are not known; then no node is judged. A removed node stays in `nodes`, as not ready since
-    its removal, while pods are on it.
+    `nodes` is None if nodes are not known; then no node counts as unhealthy. While pods are on a removed node, the node
+    stays in `nodes`, as not ready since its removal.
     """
 
     pods: tuple[Pod, ...] = ()

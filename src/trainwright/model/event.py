@@ -51,7 +51,7 @@ class JobStep(Struct, frozen=True, gc=False):
 
 
 class JobEnded(Struct, frozen=True, gc=False):
-    """The job has ended. `ending` is the requested end, if that decided the outcome."""
+    """The job has ended. `ending` is the requested end, if that request decided the outcome."""
 
     outcome: Outcome
     ending: RequestedEnd | None = None
@@ -91,7 +91,7 @@ class Restarting(Struct, frozen=True, gc=False):
 
 
 class Resized(Struct, frozen=True, gc=False):
-    """A role has a new size. `before` -1: not known; `after` -1: the full wanted size."""
+    """A role has a new size. `before` is -1 if the old size is not known; `after` is -1 for the full wanted size."""
 
     role: str
     before: int
@@ -142,7 +142,7 @@ class PodExited(Struct, frozen=True, gc=False):
 
 
 class PodWaiting(Struct, frozen=True, gc=False):
-    """A pod does not start: the message of a kubelet (with a container) or of a scheduler (without)."""
+    """A pod does not start. The message is from a kubelet if `container` is set, otherwise from a scheduler."""
 
     pod: str
     reason: str
@@ -163,7 +163,7 @@ class Notice(Struct, frozen=True, gc=False):
     message: str
     reason: str = ""
     warning: bool = True
-    #: Sent at most once per job: all operators use the same event name, so the server refuses a second event.
+    #: The event is sent once per job: all operators use the same event name, so the server refuses a second event.
     once: bool = False
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ JobEvent = JobStep | JobEnded | Restarting | Resized | ChildEvent | PodExited | 
 
 
 class Emit(Struct, frozen=True, gc=False):
-    """An event in the text of its kind. It is sent only after its status is stored."""
+    """An event in the text of its kind. It is sent only after the status of the same pass is stored."""
 
     event_reason: EventReason
     message: str

@@ -22,7 +22,7 @@ from trainwright.model.site import Site
 from trainwright.model.units import count
 
 Body = dict[str, Any]
-#: Causes that lie with the node, not with the program.
+#: Causes for which the node is responsible, not the program.
 _NODE_CAUSES = frozenset({CauseKind.NODE_LOST, CauseKind.DEVICE})
 
 
@@ -61,7 +61,7 @@ class Restart(Struct, frozen=True, gc=False):
     limit: int | None = None
     per_replica: bool = False
     scope: RestartScope = RestartScope.POD
-    #: A restart counts on every role that it restarts, not only on the role that caused it.
+    #: A restart counts for every role that is restarted, not only for the role that caused it.
     shared: bool = False
     #: If exit codes decide: whether a failure of a container that is not a main container also causes a restart.
     retries_other_containers: bool = True
@@ -72,7 +72,7 @@ class Restart(Struct, frozen=True, gc=False):
 
     @property
     def uncounted(self) -> frozenset[CauseKind]:
-        """Causes that never use a budget. A pod that was deleted from outside is replaced for free."""
+        """Causes that use no budget. `DELETED` is such a cause, unless a deleted pod restarts its whole role or job."""
         free = self.free | {CauseKind.DEVICE} if CauseKind.NODE_LOST in self.free else self.free
         return free if self.answers_removal else free | {CauseKind.DELETED}
 
@@ -87,7 +87,7 @@ class Elastic(Struct, frozen=True, gc=False):
 
     least: int
     most: int
-    #: The role is sized automatically: smaller when pods find no node, larger when there is room again.
+    #: The role is sized automatically: smaller when pods find no node, larger when nodes are free again.
     auto: bool = False
 
 
@@ -103,40 +103,40 @@ class Role(Struct, frozen=True, dict=True):
     wanted: int | None = None
     #: What a resize restarts, because pods hold the old size in their environment; None: nothing.
     resize: RestartScope | None = None
-    #: The key at the site's elastic server where replicas look up a new size; empty: none.
+    #: The key at the site's elastic server where replicas look up a new size; empty: they cannot look it up.
     size_key: str = ""
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False
-    #: Containers whose end decides the replica while others still run; empty: the pod's phase decides.
+    #: Containers whose end decides the replica's result while others still run; empty: the pod's phase decides.
     main_containers: frozenset[str] = frozenset()
-    #: Seconds after which a container that cannot be created fails its replica; None: never.
+    #: Seconds after which a container that cannot be created fails its replica; None: `Site.patience` applies.
     patience: float | None = None
     #: A pod whose containers cannot be created is replaced from time to time, as `Site.creating` says.
     recreates_pods: bool = False
     #: Whether each replica has a service with the replica's name.
     service: bool = False
-    #: The ConfigMap that containers of this role wait for. It is an extra of one attempt of the whole job, deleted
+    #: The ConfigMap that containers of this role wait for. It belongs to one attempt of the whole job and is deleted
     #: before pods of the next attempt are created. A container that waits for it has no creation error.
     gate: str = ""
-    #: Number of consecutive ports for each replica, where replicas share a machine's ports: if `uses_host_ports` is
-    #: set, or if pods have no network of their own.
+    #: How many consecutive ports each replica gets. A replica gets ports only if replicas share the ports of a machine:
+    #: `uses_host_ports` is set, or pods have no network of their own.
     ports: int = 0
     uses_host_ports: bool = False
 
     @property
     def is_autosized(self) -> bool:
-        """Whether the role is sized automatically; it then also restarts after node failures."""
+        """Whether the role is sized automatically; its replicas are then also restarted after node failures."""
         return self.elastic is not None and self.elastic.auto
 
     @property
     def records_size(self) -> bool:
-        """Whether the ledger stores the size, because pods hold it in their environment."""
+        """Whether the ledger stores the size, because pods hold the size in their environment or look it up."""
         return self.resize is not None or bool(self.size_key)
 
     @property
     def barrier_scope(self) -> RestartScope:
-        """Whose pods start together: no pod of a new attempt is created while a pod of an old attempt still runs."""
+        """The scope whose pods start together: no new pod is created while a pod of an old attempt still runs."""
         widest_first = (RestartScope.JOB, RestartScope.ROLE)
         return next((one for one in widest_first if one in (self.restart.scope, self.resize)), RestartScope.POD)
 
@@ -162,12 +162,12 @@ class Role(Struct, frozen=True, dict=True):
 
 
 class CleanUp(Struct, frozen=True, gc=False):
-    """Which pods are deleted after each kind of end: `ended` by a deadline or on request, `lost` by a lost node."""
+    """Which pods are deleted after each kind of end. `ended` means: ended by a deadline or on request."""
 
     succeeded: CleanPods = CleanPods.NONE
     failed: CleanPods = CleanPods.NONE
     ended: CleanPods = CleanPods.NONE
-    #: Which pods are deleted after a lost node; None: as after any failure.
+    #: Which pods are deleted if a lost node or failed GPUs decided the outcome; None: as after any failure.
     lost: CleanPods | None = None
 
 
@@ -194,13 +194,13 @@ class RequestedEnd(Struct, frozen=True, gc=False):
 
 
 class Lifecycle(Struct, frozen=True, gc=False):
-    """Everything about a job's life that is not a rule."""
+    """All settings for the life of a job, except the rules for success and failure."""
 
     suspended: bool = False
     clean: CleanUp = CleanUp()
     #: Limit for restarts of all roles together; exceeding it fails the job.
     backoff_limit: int | None = None
-    #: The restart that would reach the limit already fails the job, so 0 and 1 mean the same.
+    #: The restart that would reach the limit already fails the job, so both 0 and 1 allow no restart.
     fails_at_limit: bool = False
     #: Restarts by the kubelet inside a pod count too.
     counts_in_place: bool = False
@@ -223,14 +223,14 @@ class Gang(Struct, frozen=True, gc=False):
 
     api: str
     admitting_phases: frozenset[str] = frozenset()
-    #: Fields of the group's spec that are set at creation; others may change them afterwards.
+    #: Fields of the group's spec that we set only at creation, because other programs may change them afterwards.
     create_only_fields: frozenset[str] = frozenset()
     #: Gangs to use if this gang's API is not installed, best first.
     alternatives: tuple["Gang", ...] = ()
     #: The scheduler name for pods; empty: the kind sets it.
     scheduler: str = ""
-    #: The value of the operator's gang option that selects this gang, if a kind leaves the choice to the operator; `*`:
-    #: any value that selects no other gang.
+    #: This value of the operator's gang option selects this gang. `*`: every value that selects no other gang. Empty:
+    #: the option has no effect, because the kind does not leave the choice to the operator.
     word: str = ""
     #: The job requests a gang itself. Otherwise the job is a gang only if the operator has a gang scheduler.
     asked: bool = True
@@ -290,7 +290,7 @@ class Dialect(Protocol):
         ...
 
     def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
-        """Return the roles whose addresses pods contain, each with its ports, for `Site.host` and `Site.port`."""
+        """Return the ports by role, for all roles whose addresses pods contain (`Site.host`, `Site.port`)."""
         ...
 
 
@@ -317,14 +317,14 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     unreadable: bool = False
     #: Another controller manages the job: nothing is changed or reported.
     unmanaged: bool = False
-    #: The writer of this unfinished job's status, which holds no ledger of ours. Unless children of ours exist, nothing
-    #: is changed, and an event says so.
+    #: The other controller that wrote the status of this unfinished job; empty: none. The status has no ledger of ours.
+    #: We change nothing and send an event that says so, unless the job has children of ours.
     foreign: str = ""
     #: The job was handed over to us: children of another controller are replaced by ours.
     handed_over: bool = False
-    #: The finalizers to keep when the job is deleted; None: no change. The others have no controller any more.
+    #: The finalizers to keep when the job is deleted; None: no change. All others belong to controllers that are gone.
     finalizers: tuple[str, ...] | None = None
-    #: Notices for the time when the job is accepted: (reason, message).
+    #: Notices to send when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()
 
     @cached_property

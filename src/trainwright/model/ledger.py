@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The durable state of a job: `status.trainwright`, one closed schema that all kinds share.
 
-Everything that must survive a kill is here or on a child object. `core` reads the stored ledger and returns the next
-ledger; the engines write it. Sets of replicas are stored as short texts (`model.units`), so the size stays bounded.
+Everything that must not be lost when our process is killed is here or on a child object. `core` reads the stored
+ledger and returns the next ledger; the engines write it. Sets of replicas are short texts (`model.units`), so the
+ledger stays small.
 """
 
 from datetime import datetime
@@ -76,7 +77,7 @@ class SizeCap(Wire, frozen=True, gc=False):
     why: Text = ""
     #: Whether the role grew at that time; otherwise it shrank.
     grew: bool = False
-    #: How often in a row a search for nodes failed, or a larger size did not last.
+    #: How many times in a row a search for nodes failed, or a larger size did not last.
     tries: int = 0
 
 
@@ -85,7 +86,7 @@ class PendingRestart(Wire, frozen=True, gc=False):
 
     cause: CauseKind
     indexes: Indexes
-    #: One restart of all these replicas, complete with the first new pod; otherwise one restart for each replica.
+    #: True: one restart of all these replicas, complete when the first new pod exists. False: one for each replica.
     together: bool = False
 
 
@@ -98,7 +99,7 @@ class RoleLedger(Wire, frozen=True, gc=False):
     restarts: dict[str, int] = field(default_factory=dict)
     succeeded: Indexes = ""
     failed: Indexes = ""
-    #: Replicas 0 to reached-1 have existed; if the pod of one of them is missing, it was deleted.
+    #: Replicas 0 to reached-1 have existed. If one of them has no pod, its pod was deleted.
     reached: int = 0
     holds: Annotated[tuple[Hold, ...], Limits(max_length=64)] = ()
     #: The size that the pods of this epoch know; -1: no size is stored.
@@ -110,13 +111,13 @@ class RoleLedger(Wire, frozen=True, gc=False):
     #: of the replica whose failure decided the outcome.
     charged: Row = ""
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
-    #: The part of `restarts`, by cause, that is not shown: restarts without a new pod, or that another role shows.
+    #: Restarts by cause that `restarts` counts but we do not show: no new pod exists yet, or another role shows them.
     hidden: dict[str, int] = field(default_factory=dict)
-    #: Restarts by the kubelet that are not in `restarts`: of replaced pods, and of all pods after the job's end.
+    #: Restarts by kubelets in replaced pods, if `restarts` does not count them. After the job's end: in all pods.
     inside: int = 0
 
     def made(self, free: frozenset[CauseKind] = frozenset()) -> int:
-        """Return the number of restarts that have happened, as it is shown; restarts for `free` causes do not count."""
+        """Return the number of restarts that we show to users. Restarts for `free` causes do not count."""
         kept = [cause for cause in self.restarts if cause not in free]
         return sum(self.restarts[cause] - self.hidden.get(cause, 0) for cause in kept)
 
@@ -173,9 +174,9 @@ class Ledger(Wire, frozen=True, gc=False):
     roles: Annotated[tuple[RoleLedger, ...], Limits(max_length=64)] = ()
     outcome: Outcome | None = None
     times: Times = Times()
-    #: How often the job was resumed. After the first resume, resume settings apply.
+    #: How often the job was resumed. After the first resume, a GenericJob uses its `resumeSpecs`.
     resumes: int = 0
     failures: Annotated[tuple[Failure, ...], Limits(max_length=KEPT_FAILURES)] = ()
-    #: First assigned ports by replica name; stored before the first pod that uses them.
+    #: The first port of each replica, by replica name; stored before the first pod that uses it.
     ports: dict[str, int] = field(default_factory=dict)
     avoided: Annotated[tuple[Avoided, ...], Limits(max_length=KEPT_NODES)] = ()

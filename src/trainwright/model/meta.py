@@ -15,11 +15,11 @@ ATTEMPT = f"{PREFIX}/attempt"
 SPARE = "spare"
 #: Annotation on pods of the embedded engine: the address that was reserved for their name.
 ADDRESS = f"{PREFIX}/address"
-#: Prefix of the ids of containers that our own supervisor runs. The supervisor reports exit codes and signals exactly.
+#: Prefix of the ids of containers that our own supervisor runs. The supervisor reports both exit codes and signals.
 CONTAINER_SCHEME = "trainwright://"
 #: Annotation on pods of the embedded engine: their devices, as JSON (ids by resource name).
 DEVICES = f"{PREFIX}/devices"
-#: Annotation on extras: a hash of the body that they were last written from.
+#: Annotation on children of the whole job: a hash of the body with which the child was last written.
 DIGEST = f"{PREFIX}/digest"
 #: Annotation on a gate: the attempt of the whole job that it belongs to.
 WORLD = f"{PREFIX}/world"
@@ -32,7 +32,7 @@ ADOPT = f"{PREFIX}/adopt"
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Base of all structs that are decoded from or sent to an API server.
 
-    Not tracked by Python's garbage collector: decoded objects hold no cycles, and 40,000 must not cause a pause.
+    Python's garbage collector does not track them: decoded objects hold no cycles, and a check of 40,000 takes long.
     """
 
 

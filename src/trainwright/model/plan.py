@@ -2,8 +2,8 @@
 """The result of a pass: the state of each replica, the next ledger, and a `Plan` of what to do.
 
 An engine executes a plan in this order: status (with its resourceVersion), patches, deletes (with UID), creates,
-announces, events. It stops when a write is refused as out of date. A kill between two writes loses nothing: a decision
-is either stored or made again.
+announces, events. The engine stops when a write is refused as out of date. If our process is killed between two
+writes, nothing is lost: a decision is either stored or made again.
 """
 
 from enum import StrEnum
@@ -75,7 +75,7 @@ class Status(Struct, frozen=True, gc=False):
 
 
 class Create(Struct, frozen=True, gc=False):
-    """Create this object. If its name is taken: adopt our object, wait for a terminating one, report a foreign one.
+    """Create this object. If the name is taken: adopt our own object, wait for a terminating one, report a foreign one.
 
     If the job was handed over, a child of the previous controller is deleted first.
     """
@@ -125,9 +125,9 @@ class Write(StrEnum):
     """Whether the ledger must be stored: at once, with the next write (or after a while), or not at all.
 
     The kind's own status is rendered after each pass and may change although the ledger does not (an image cannot be
-    pulled, a pod was cleaned up). An engine compares it with the stored status: it writes a new phase or condition at
-    once, and counts with the next write or after a while. Until it has written a delayed ledger, it passes its own
-    latest ledger to `reconcile`.
+    pulled, a pod was cleaned up). An engine compares this status with the stored status: it writes a new phase or
+    condition at once, and counts with the next write or after a while. Until an engine has written a delayed ledger, it
+    gives `reconcile` its own latest ledger.
     """
 
     NOW = "Now"
@@ -154,7 +154,7 @@ class Plan(Struct, frozen=True, gc=False):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do and no ledger to write. The rendered status may still differ.
+        """Whether there is nothing to do and no ledger to write. The rendered status may still be new.
 
         Announces do not count: usually the value is already published.
         """

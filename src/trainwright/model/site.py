@@ -51,7 +51,7 @@ class DeviceRules(Struct, frozen=True, gc=False):
     taints: frozenset[str] = frozenset(
         {"nvidia.com/gpu-health", "nvidia.com/gpu-error", "nvidia.com/gpu-nvlink-error", "nvidia.com/syslog-xid-error"}
     )
-    #: Seconds that the failure must last. A restarting device plugin reports no GPUs for a moment.
+    #: Seconds that the failure must last, because a restarting device plugin reports no GPUs for a moment.
     grace: float = 60.0
 
 
@@ -65,7 +65,7 @@ class SizingRules(Struct, frozen=True, gc=False):
 
 
 class Endpoints(Struct, frozen=True, gc=False):
-    """Replicas of one role whose addresses pods contain: their name prefix, number and ports."""
+    """The replicas of one role, if pods contain the addresses of these replicas: name prefix, number and ports."""
 
     stem: str
     replicas: int
@@ -80,13 +80,13 @@ class Endpoints(Struct, frozen=True, gc=False):
 class Site(Struct, frozen=True):
     """Cluster domain, operator settings, installed gang APIs, and how addresses are written."""
 
-    #: The cluster domain, which kinds that write full host names append to them.
+    #: The cluster domain. Kinds that write full host names append it to each host name.
     domain: str = ""
     #: Installed gang APIs, as `group/version`.
     gangs: frozenset[str] = frozenset()
     #: Seconds that a node may be not ready before its pods count as lost.
     node_grace: float = 60.0
-    #: Seconds after its deletion deadline until a pod on a lost node is deleted by force.
+    #: A pod on a lost node is deleted by force this many seconds after its deletion deadline.
     linger: float = 30.0
     #: GPUs and their failures.
     devices: DeviceRules = DeviceRules()
@@ -94,20 +94,20 @@ class Site(Struct, frozen=True):
     node_quarantine: float = 120.0
     #: Automatically sized roles.
     sizing: SizingRules = SizingRules()
-    #: Containers that cannot be created, for roles without their own setting.
+    #: What happens if containers cannot be created, for roles without their own setting.
     creating: CreationRules = CreationRules()
     #: The scheduler for gangs, if a kind leaves the choice to the operator; empty: none.
     gang_scheduler: str = ""
     #: Where elastic jobs look up their size, as `host:port,…`; empty: nowhere.
     elastic_server: str = ""
-    #: First and last port of nodes that may be assigned.
+    #: First and last of the node ports that may be assigned to replicas.
     host_ports: tuple[int, int] = (35000, 65000)
     #: Replicas can be reached by name. If not (process runtime), they share the ports of one machine, and the
-    #: controller reserves a host and ports for each before it calls `reconcile`.
+    #: controller reserves a host and ports for each replica before it calls `reconcile`.
     names_resolve: bool = True
     #: Reserved hosts, by job and replica name.
     hosts: Mapping[tuple[Key, str], str] = MappingProxyType({})
-    #: Reserved ports, by job, replica name and the port that its kind would use.
+    #: Reserved ports, by job, replica name and normal port: the port that the kind uses if names resolve.
     ports: Mapping[tuple[Key, str, int], int] = MappingProxyType({})
 
     @property
@@ -120,5 +120,5 @@ class Site(Struct, frozen=True):
         return name if self.names_resolve else self.hosts.get((job, name), name)
 
     def port(self, job: Key, name: str, port: int) -> int:
-        """Return the port of the replica with this name, if its kind uses `port`."""
+        """Return the real port of the replica with this name: the port reserved for `port`, or `port` itself."""
         return port if self.names_resolve else self.ports.get((job, name, port), port)

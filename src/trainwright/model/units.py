@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times, quantities, and short texts for sets of replica indexes.
 
-Indexes are written `0-3,7`, counts by index `0-3:1,7:2`, and the same counts as a row `1x4,0x3,2`. The ledger stores
-them in this form, so a job of 10,000 replicas needs a few kilobytes. A text in another form reads as empty, because
-another program may have written the status.
+Examples: indexes `0-3,7`; counts by index `0-3:1,7:2`; the same counts as a row `1x4,0x3,2`. The ledger stores them in
+this form, so a job of 10,000 replicas needs a few kilobytes. Parts in another form are ignored, because another program
+may have written the status.
 """
 
 import re
@@ -23,7 +23,7 @@ _SUFFIXES: dict[str, Decimal] = {
     **{s: Decimal(1024) ** (i + 1) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
 }
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([A-Za-z]{0,2}))")
-#: Quantities in Kubernetes are at most 2^63-1; parsing a longer text would only waste time.
+#: Longest text that is parsed as a quantity, in characters. Quantities in Kubernetes are at most 2^63-1.
 _MAX_QUANTITY_LENGTH = 64
 
 
@@ -51,7 +51,7 @@ def count(amount: object) -> int:
     return int(found) if found is not None else 0
 
 
-#: Used in comparisons for objects without a time.
+#: Replaces a missing time in comparisons.
 EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,14 +88,14 @@ def parse_time(text: str) -> Time | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-#: Largest valid index. A longer range in a foreign status must not fill the memory.
+#: Largest valid index. It limits ranges in a status that another program wrote, so that they cannot fill the memory.
 LARGEST_INDEX = 99_999
 _REPEATED = re.compile(r"([0-9]{1,9})(?:x([0-9]{1,7}))?")
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?(?::([0-9]{1,9}))?")
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield first index, last index and count of each range; stop after `LARGEST_INDEX` indexes."""
+    """Yield first index, last index and count of each range; stop after `LARGEST_INDEX` + 1 indexes."""
     room = LARGEST_INDEX + 1
     for part in text.split(","):
         match = _RANGE.fullmatch(part)

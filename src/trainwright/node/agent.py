@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node agent: watches the pods that are bound to its node and gives each pod a `PodWorker`.
 
-An agent that stands in for a kubelet also checks whether a pod may run here, since pods may name their node themselves
-and schedulers may work with old data. A refusal has the reason that a kubelet gives.
+An agent that replaces a kubelet also checks whether a pod can run on its node, because the author of a pod can set
+`spec.nodeName`, and a scheduler can work with old data. A refusal has the reason that a kubelet would give.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_task
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
-#: How often the agent looks for processes to kill: the next search finds a process that was forked during a search.
+#: The agent searches for processes to kill at most this many times. If a process forks during one search, the next
+#: search finds the new process.
 _MAX_KILL_ROUNDS = 10
 
 
@@ -67,10 +68,10 @@ class Agent:
         )
         self.node = AgentNode(cluster, clock, settings)
         self._workers: dict[str, PodWorker] = {}
-        #: Tasks that remove pods whose objects are gone: a new pod of the same name waits for its task.
+        #: Tasks that remove pods whose objects are gone. A new pod of the same name waits for the task of the old pod.
         self._removing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Tasks that watch the supervisor. They run until the link is closed, since `stop` waits for its answers.
+        #: Tasks that watch the supervisor. `stop` ends them last, since the supervisor can hang during `stop`, too.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
         #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
@@ -90,7 +91,7 @@ class Agent:
             f"the API server forbids the agent to watch the pods of this node: {error}"
         )
         self._spawn(follower.run(self._pods_listed, self._pod_changed))
-        loop, watchdog = asyncio.get_running_loop(), Watchdog(context.link.process.pid, settings.node_grace)
+        loop, watchdog = asyncio.get_running_loop(), Watchdog(context.link.process.pid, settings.silence_grace)
         self._watchdog_tasks = (
             loop.create_task(self._ping_supervisor(watchdog)),
             loop.create_task(self._fence_silent_supervisor(watchdog)),
@@ -103,7 +104,7 @@ class Agent:
     async def stop(self, grace: float | None = 0.0) -> None:
         """Stop watching and close the link. Pods that must not outlive the agent have `grace` seconds to end.
 
-        None gives each pod its own grace period.
+        If `grace` is None, each pod has its own grace period.
         """
         context = self.context
         context.reports.closing = True
@@ -120,7 +121,7 @@ class Agent:
         await end_tasks(*self._watchdog_tasks)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
-        """Set the node to not ready with the reason, so that it gets no new pods, and stop; then remove its object."""
+        """Set the node to not ready, so that it gets no new pods; stop the agent; if `remove`, delete the Node."""
         link = self.context.link
         cause = ("AgentStopped", "the node agent was stopped") if link.alive else ("SupervisorLost", link.loss)
         failing = asyncio.get_running_loop().create_task(self.node.fail(*cause))
@@ -129,14 +130,14 @@ class Agent:
         if remove:
             try:
                 await self.node.remove()
-            except ForbiddenError as error:  # a node may not delete its Node, because this would remove taints
+            except ForbiddenError as error:  # API servers forbid a node to delete its Node and so its taints
                 name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
                 )
 
     def worker(self, key: Key) -> PodWorker | None:
-        """The worker of the pod of that name."""
+        """The worker of the pod with that key; None if there is no worker."""
         return next((one for one in self._workers.values() if one.pod.key == key), None)
 
     def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
@@ -161,7 +162,7 @@ class Agent:
         for pod in sorted(page.items, key=admission_order) if settings.kubelet else page.items:
             self._put(pod)
 
-    def _pod_changed(self, event: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - a `Changed`
+    def _pod_changed(self, event: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - see `Changed`
         if event is WatchEventType.DELETED:
             self._remove(pod["metadata"]["uid"])
         else:
@@ -181,7 +182,7 @@ class Agent:
                 others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
                 refusal = admission_refusal(pod, others, settings)
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
-        except (LookupError, TypeError, AttributeError) as error:  # an API server would have refused such a pod
+        except (LookupError, TypeError, AttributeError) as error:  # an API server refuses malformed pods
             self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
 
     def _remove(self, uid: str) -> None:
@@ -192,7 +193,7 @@ class Agent:
             task.add_done_callback(lambda done: self._removing.get(key) is done and self._removing.pop(key))
 
     def _supervisor_lost(self) -> None:
-        """Kill what the supervisor left running, and fail all pods and the node."""
+        """Kill the processes that the supervisor left running, and fail all pods and the node."""
         loss = self.context.link.loss
         self.context.notices.send_once(f"node {self.context.settings.node} can no longer run pods: {loss}")
         running = {one.id for worker in self._workers.values() for one in worker.pod.containers if one.live}
@@ -216,7 +217,7 @@ class Agent:
             await asyncio.sleep(watchdog.limits.interval)
 
     async def _fence_silent_supervisor(self, watchdog: Watchdog) -> None:
-        """Kill a supervisor that does not answer any more, with its pods. The link then calls `_supervisor_lost`."""
+        """Kill a supervisor that no longer answers, and its pods. The link then calls `_supervisor_lost`."""
         link, send, name = self.context.link, self.context.notices.send, self.context.settings.node
         supervisor = f"the supervisor (process {watchdog.pid})"
         silence = await watchdog.run(lambda seen: send(f"{name}: {supervisor} {described(seen)}"))
@@ -249,7 +250,7 @@ def admission_order(pod: Body) -> tuple[bool, str, str]:
 
 
 def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings) -> PodFailure | None:
-    """Why the pod cannot run on this node beside the others; None if it can run."""
+    """Why the pod cannot run on this node beside the other pods; None if the pod can run."""
     problem = _unsupported(pod["spec"], sandboxed=settings.sandboxed) or _wrong_user(pod["spec"], settings.user)
     if problem:
         return PodFailure("UnsupportedPod", f"Pod was rejected: {problem}")
@@ -265,7 +266,7 @@ def admission_refusal(pod: Body, others: Iterable[Body], settings: AgentSettings
 
 
 def _unsupported(spec: Body, *, sandboxed: bool) -> str:
-    """The first field of the pod that this agent does not support; empty if all are supported."""
+    """The error about the first field that this agent does not support; empty if the agent supports all fields."""
     for index, container in enumerate(spec.get("initContainers") or ()):
         if container.get("restartPolicy") == "Always":
             path = f"spec.initContainers[{index}].restartPolicy"
@@ -283,7 +284,7 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
 
 
 def _wrong_user(spec: Body, user: int) -> str:
-    """The first field of the pod that asks for another user than the user of all processes of this node."""
+    """The error if a pod must run as another user; empty if not. All processes of this node run as `user`."""
     pod_context = spec.get("securityContext") or {}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):

@@ -25,7 +25,7 @@ from trainwright.node.watches import ConfigMapWaiter
 from trainwright.runtime.ports import PODS, Clock, Cluster
 
 _PODS = PODS.whole()
-#: Errors after which a retry may succeed: also a 403, since rights may be granted and an expired token may be renewed.
+#: A retry can succeed after these errors. After a 403, somebody may grant the right, or the agent may renew its token.
 _RETRIABLE_ERRORS = (UnavailableError, TooManyRequestsError, ForbiddenError)
 #: Creates a token for a pod. Arguments: the pod, the audience (empty: the API server), the lifetime in seconds.
 Tokens = Callable[[Body, str, int], Awaitable[str]]
@@ -38,16 +38,16 @@ class StatusReport(Struct, eq=False):
     uid: str
     compose: Callable[[], Body]
     dirty: bool = False
-    #: The pod object is gone, so there is no status to write.
+    #: Whether the pod object is gone. If so, there is no status to write.
     gone: bool = False
     stored: Body | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class StatusWriter:
-    """Writes the statuses of all pods of an agent; changes of a pod within `delays.debounce` are one write.
+    """Writes the statuses of all pods of an agent. Changes of a pod within `delays.debounce` seconds become one write.
 
-    The writer sends one write of a report at a time, and retries until the write succeeds or the pod is gone.
+    For each report, the writer sends one request at a time. It retries until the write succeeds or the pod is gone.
     `notify` receives a message when the API refuses a status.
     """
 
@@ -55,14 +55,14 @@ class StatusWriter:
         self._cluster = cluster
         self._delays = delays
         self._notify = notify
-        #: The agent ends: a write that fails now is not retried.
+        #: Whether the agent is ending: a write that fails now is not retried.
         self.closing = False
         self._loop = asyncio.get_running_loop()
         self._timers: dict[StatusReport, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def mark(self, report: StatusReport) -> None:
-        """Write the report soon, together with the changes that follow until then."""
+        """Plan a write of the report after a short delay. That write also contains the changes during the delay."""
         if report.dirty or report.gone:
             return
         report.dirty = True
@@ -77,12 +77,12 @@ class StatusWriter:
             task.add_done_callback(self._tasks.discard)
 
     async def store(self, report: StatusReport) -> bool:
-        """Write the report now if it has changed, and retry until it is written. False: the agent ended before that."""
+        """Write the report now if it has changed; retry until it is written. Returns False if the agent ends first."""
         async with report.lock:
             return await self.retry(lambda: self._write(report), f"pod {report.key}: its status was refused")
 
     async def retry(self, request: Callable[[], Awaitable[None]], refusal: str) -> bool:
-        """Send a request until it succeeds or fails for good. False: the agent ended before that."""
+        """Send a request until it succeeds. Raises errors that a retry cannot repair. False: the agent ended first."""
         wait = self._delays.api_retry
         while True:
             try:
@@ -98,7 +98,7 @@ class StatusWriter:
                 return True
 
     async def _write(self, report: StatusReport) -> None:
-        """Write the newest status, and again if it has changed meanwhile."""
+        """Write the newest status. If the status has changed meanwhile, write it again."""
         while not report.gone:
             report.dirty = False
             body = report.compose()
@@ -120,7 +120,7 @@ class StatusWriter:
                 return
 
     async def _is_replaced(self, report: StatusReport) -> bool:
-        """After a conflict: whether the pod is gone or replaced by another pod of its name. If not, write again."""
+        """Whether the pod is gone or replaced by a new pod of its name. If not, `_write` writes the status again."""
         try:
             found = await self._cluster.get(_PODS, report.key)
         except NotFoundError:

@@ -2,12 +2,12 @@
 """The identity of a node, and the certificates of its log server.
 
 A node gets its client certificate, for the user `system:node:NAME`, by the TLS bootstrap of kubelets. The agent makes
-the key on this machine and never sends it. It asks the cluster for the certificate with a CertificateSigningRequest,
-which an administrator or an approval rule of the cluster approves. The Node authorizer and NodeRestriction then limit
-this user to its own Node and the pods on it.
+the key on this machine and never sends the key. The agent asks the cluster for the certificate with a
+CertificateSigningRequest, which an administrator or an approval rule of the cluster approves. The Node authorizer and
+NodeRestriction then limit this user to its own Node and the pods on that Node.
 
 The certificate and its key are in one file, which the agent replaces by a rename, so a killed agent leaves either the
-old pair or the new pair. The agent also keeps the key of an open request, so the next start waits for the same request.
+old pair or the new pair. The agent also keeps the key of an open request, and waits for this request after a restart.
 
 Python's standard library makes neither keys nor requests, so the `openssl` command makes them. API servers accept the
 log server's self-signed certificate unless they run with `--kubelet-certificate-authority`.
@@ -59,18 +59,18 @@ _SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 _REQUESTS = Resource(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
-#: Maximum number of characters of the node's name in the name of a request, which may have 253 characters.
+#: The name of a request contains at most this many characters of the node's name; a whole name can have 253 characters.
 _MAX_NAME_PART = 200
 #: The pause between two reads of an open request doubles from the first to the second value.
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
-#: After this time the agent logs how an administrator can approve the request. An approval rule is faster.
+#: If a request is not approved after this time, no rule approves it, and the agent logs how to approve it by hand.
 _APPROVAL_RULE_SECONDS = 3.0
-#: The agent renews a certificate after this part of its lifetime, plus a random part, so that machines that were set up
-#: at the same time do not send their requests at the same time.
+#: The agent renews a certificate after a part of its lifetime: the first value plus a random number up to the second
+#: value. The random number is different on each machine, so that machines do not send their requests at the same time.
 _RENEWAL_PART, _RENEWAL_JITTER = 0.7, 0.1
 #: The pause after a failed renewal doubles from the first to the second value.
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
-#: The agent reads the clock at least this often, because the machine may have been suspended.
+#: The agent reads the clock again after at most this time, because the machine may have been suspended meanwhile.
 _MAX_SLEEP_SECONDS = 600.0
 _SELF_SIGNED_DAYS = "3650"
 _OPENSSL_SECONDS = 30
@@ -78,7 +78,7 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes
 
 
 class Validity(Struct, frozen=True):
-    """The user of a certificate, and the time in which it is valid."""
+    """The user of a certificate, and the times between which the certificate is valid."""
 
     user: str
     begins: datetime
@@ -90,7 +90,7 @@ class NodeIdentity:
 
     def __init__(self, folder: Path, node: str, clock: Clock) -> None:
         self.node, self.user = node, user_of(node)
-        #: Later starts use this file without --bootstrap-kubeconfig. People may use it with `kubectl --kubeconfig`.
+        #: The agent writes this file. Later starts read it and need no --bootstrap-kubeconfig. kubectl can use it, too.
         self.kubeconfig = folder / "kubeconfig"
         self._folder = folder / "pki"
         self._certificate = self._folder / "client.pem"
@@ -121,9 +121,9 @@ class NodeIdentity:
     # -- requesting --------------------------------------------------------------------------------------------------
 
     async def obtain(self, access: Access, timeout: float) -> Access:
-        """Request a certificate as the user of `access`, and return the access that uses it. Raises EngineError.
+        """Request a certificate as the user of `access`. Returns the access with this certificate. Raises EngineError.
 
-        The agent waits `timeout` seconds for the approval; 0 means for ever.
+        The agent waits `timeout` seconds for the approval; 0: it waits without a limit.
         """
         async with connected(access) as cluster:
             await self._obtain(cluster, timeout)
@@ -180,11 +180,11 @@ class NodeIdentity:
                 _LOG.warning(_WAITING, self.node, name)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _MAX_POLL_SECONDS)
-            with suppress(UnavailableError, TooManyRequestsError):  # an approval may take long anyway
+            with suppress(UnavailableError, TooManyRequestsError):  # read the request again after the next pause
                 found = await self._ensured(cluster, body)
 
     async def _ensured(self, cluster: KubeCluster, body: Body) -> Body:
-        """The request as the cluster has it. A missing request is created: Kubernetes removes old requests."""
+        """The request as the cluster has it. A missing request is created again: Kubernetes removes old requests."""
         key = Key("", body["metadata"]["name"])
         try:
             with suppress(NotFoundError):
@@ -257,7 +257,8 @@ class NodeIdentity:
     async def _until_due(self) -> float:
         """Wait until the certificate must be renewed. Returns the time at which it expires, in seconds since 1970."""
         found = await asyncio.to_thread(validity, self._certificate)
-        # Signers set the start some minutes back, for machines with a slow clock; the time of the file is more exact.
+        # Signers set `begins` to some minutes before the signing, since the clock of a machine may be slow. The time at
+        # which the agent wrote the file is closer to the time of the signing.
         stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
         begins = max(found.begins, min(stored, found.ends))
         due = begins + (found.ends - begins) * self._renewal_part
@@ -341,7 +342,7 @@ def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | No
 
 
 def validity(certificate: Path) -> Validity:
-    """Read the first certificate of a PEM file. Raises EngineError."""
+    """Read the user and the times of the first certificate in a PEM file. Raises EngineError."""
     arguments = ["x509", "-in", str(certificate), "-noout", "-startdate", "-enddate", "-subject", "-nameopt", "RFC2253"]
     fields = dict(line.partition("=")[::2] for line in _openssl(arguments).splitlines())
     names = dict(part.partition("=")[::2] for part in fields["subject"].strip().split(","))
@@ -367,10 +368,10 @@ def _openssl(arguments: list[str]) -> str:
 
 
 def tls_context(certificate: Path, key: Path, authority: str) -> ssl.SSLContext:
-    """The TLS settings of the log server. Clients need a certificate that `authority`, in PEM, has signed."""
+    """The TLS settings of the log server. A client's certificate must be signed by `authority`, a CA in PEM."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        # Without a password OpenSSL would ask for a password on the terminal.
+        # If no password is given here, OpenSSL asks for a password on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         raise UsageError(f"{certificate} is not a certificate with its key {key}: {ssl_reason(error)}") from None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environment and the command line of a container, as a kubelet makes them, with the downward API. Pure.
 
-The caller passes in the objects that `env` and `envFrom` refer to (see `sources`). There are no service variables
-(`FOO_SERVICE_HOST`), since service names resolve.
+The caller gives the objects that `env` and `envFrom` refer to (see `sources`). There are no service variables (such as
+`FOO_SERVICE_HOST`), because containers can resolve the names of services.
 """
 
 import re
@@ -71,7 +71,7 @@ def resource_field(ref: Body, pod: Body, container: Body, facts: PodFacts, path:
         container = known[other]
     resources = container.get("resources") or {}
     asked = resources.get("limits") or {}
-    if part == "requests":  # a missing request is the limit, as an API server sets it
+    if part == "requests":  # an API server sets a missing request to the limit
         asked = asked | (resources.get("requests") or {})
     amount = quantity(asked.get(name))
     if not amount and part == "limits":
@@ -104,16 +104,17 @@ def passed(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by its value and `$$` by `$`; keep a reference to an unknown name as it is."""
+    """Replace `$(NAME)` by the value of NAME, and `$$` by `$`. If NAME is not known, `$(NAME)` stays as it is."""
     if "$" not in text:
         return text
     return _REFERENCE.sub(lambda match: "$" if match[1] else known.get(match[2], match[0]), text)
 
 
 def variables(subject: EnvironmentInput) -> dict[str, str]:
-    """The variables of `envFrom`, `overrides` and `env`, in this order: later names may use and replace earlier ones.
+    """The variables of a container: first from `envFrom`, then from `overrides`, then from `env`.
 
-    `env` may use overrides, but does not replace them.
+    `overrides` replaces variables of `envFrom`. `env` replaces variables of `envFrom`, but not of `overrides`. A value
+    in `env` can refer to all variables before it.
     """
     found: dict[str, str] = {}
     for index, source in enumerate(subject.container.get("envFrom") or ()):
@@ -181,5 +182,5 @@ def _all_values(subject: EnvironmentInput, source: Body, path: str) -> Iterator[
 
 
 def _text(kind: str, value: str) -> str:
-    """The value as text; bytes of a Secret that are not UTF-8 are replaced."""
+    """The value as text. In the value of a Secret, bytes that are not UTF-8 are replaced."""
     return b64decode(value).decode(errors="replace") if kind == SECRET else str(value)

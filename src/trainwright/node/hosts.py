@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts files of sandboxed pods: one per namespace, updated when pods and services change.
 
-Before the first container of a pod starts, its file has all names that existed before the pod. The files are
-bind-mounted into pods, so they are rewritten in place: a pod would not see a new file of the same name.
+When the first container of a pod starts, the hosts file has all names that existed before the pod. The files are
+bind-mounted into pods, so the agent rewrites them in place: a pod would not see a new file of the same name.
 
-An agent that stands in for a kubelet may not see the pods of other nodes. It reads their addresses from EndpointSlices,
-which list all pods of a Service, and so has the names that the DNS of Kubernetes resolves.
+An agent that replaces a kubelet must not read the pods of other nodes. It reads the addresses of these pods from
+EndpointSlices, which list all pods of a Service. So, as in DNS, a pod of another node has a name only if a Service
+includes the pod.
 """
 
 import asyncio
@@ -40,17 +41,17 @@ class PodHost(Struct, frozen=True, gc=False):
     labels: Pairs = ()
     hostname: str = ""
     subdomain: str = ""
-    #: Whether services include the pod.
+    #: Whether the pod is ready. If not, only services with `includes_unready` include the pod.
     ready: bool = True
 
 
 class ServiceSelection(Struct, frozen=True, gc=False):
-    """A service and the labels of its selector; without labels it selects no pod."""
+    """A service and the labels of its selector. A service without labels selects no pod."""
 
     namespace: str
     name: str
     labels: Pairs = ()
-    #: The service includes pods that are not ready (publishNotReadyAddresses).
+    #: Whether the service includes pods that are not ready (publishNotReadyAddresses).
     includes_unready: bool = False
 
 
@@ -61,7 +62,7 @@ class Endpoint(Struct, frozen=True, gc=False):
     service: str
     pod: str
     address: str
-    #: The pod's hostname, if the service is its subdomain.
+    #: The pod's `spec.hostname`; empty if this service is not the pod's `spec.subdomain`.
     hostname: str = ""
     ready: bool = True
 
@@ -69,9 +70,9 @@ class Endpoint(Struct, frozen=True, gc=False):
 def render_hosts(
     namespace: str, pods: Iterable[PodHost], services: Iterable[ServiceSelection], endpoints: Iterable[Endpoint] = ()
 ) -> str:
-    """The text of the hosts file of a namespace: short names only for its own pods and services.
+    """The text of the hosts file of a namespace. Only pods and services of this namespace have a short name.
 
-    An endpoint whose pod is in `pods` is ignored, since the pod itself is newer.
+    An endpoint whose pod is in `pods` is ignored, since the data in `pods` is newer.
     """
     pods, services = list(pods), list(services)
     known = {(pod.namespace, pod.name) for pod in pods}
@@ -116,7 +117,7 @@ def _name_forms(name: str, namespace: str, own: str) -> str:
 
 
 def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], list[PodHost]]:
-    """The pods by namespace and label, for the given label keys."""
+    """The pods by namespace, label key and label value. Labels whose key is not in `keys` are left out."""
     index: dict[tuple[str, str, str], list[PodHost]] = defaultdict(list)
     for pod in pods:
         for key, value in pod.labels:
@@ -126,14 +127,14 @@ def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], li
 
 
 def _selected(service: ServiceSelection, index: dict[tuple[str, str, str], list[PodHost]]) -> list[PodHost]:
-    """The pods of a service. Only pods with the rarest label are searched, so that the cost stays linear."""
+    """The pods of a service. Only pods with its rarest label are searched, so that the cost stays linear."""
     found = [index.get((service.namespace, key, value), []) for key, value in service.labels]
     fewest = min(found, key=len, default=[])
     wanted = set(service.labels)
     return [pod for pod in fewest if wanted.issubset(pod.labels) and (pod.ready or service.includes_unready)]
 
 
-#: After a write the agent waits this many times as long as the write took: it writes for less than a tenth of the time.
+#: The pause after a write is this number times the duration of the write, so writes take less than 1/10 of the time.
 _MAX_BUSY_DIVISOR = 10
 _ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 #: The label of an EndpointSlice with the name of its service.
@@ -150,17 +151,17 @@ class HostsFiles:
         self._folder = folder
         self._settings = settings
         self._notify = notify
-        #: The addresses that this agent has assigned, by pod UID: known here before the pod's status has them.
+        #: The addresses that this agent has assigned, by pod UID. An address is here before the pod's status has it.
         self.assigned: dict[str, str] = {}
         self._pods: dict[Key, PodHost] = {}
         self._services: dict[Key, ServiceSelection] = {}
         self._slices: dict[Key, tuple[Endpoint, ...]] = {}
-        #: The newest resource versions that were seen of services and of pods.
+        #: The newest resource version of a service, and of a pod, that this agent has seen.
         self._services_version = 0
         self._pods_version = 0
         self._pods_progress = asyncio.Event()
         self._texts: dict[str, str] = {}
-        #: The number of changes, and how many of them are written.
+        #: The number of changes so far, and how many of these changes are in the files.
         self._changes = 0
         self._written = 0
         #: The earliest time of the next write, by the event loop's clock.
@@ -193,9 +194,9 @@ class HostsFiles:
         await end_tasks(*self._tasks, self._write_task)
 
     async def file_for(self, pod: Body, address: str = "") -> str:
-        """The path of the pod's hosts file, as soon as the file has all names from before this version of the pod.
+        """Wait until the hosts file has every name that existed when this version of the pod was written.
 
-        `address` is the pod's address, if the pod object does not have it.
+        Returns the path of the file. `address` is the pod's address, if the pod object does not have it.
         """
         meta = pod["metadata"]
         if address:
@@ -214,7 +215,7 @@ class HostsFiles:
         return str(self._folder / namespace)
 
     def _scheduled_write(self, needed: int = 0) -> "asyncio.Task[None]":
-        """The task of the next write; changes within a few milliseconds are one write."""
+        """The task that writes the files next. Changes within a few milliseconds become one write."""
         if self._write_task is None or self._write_task.done():
             self._write_task = asyncio.get_running_loop().create_task(self._write(needed))
             self._write_task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -243,7 +244,7 @@ class HostsFiles:
         self._next_write_at = loop.time() + pause
 
     async def _list_services(self) -> None:
-        """List the services: their watch may be late, or may have no event for the version that is needed."""
+        """List the services to get a newer version at once. Their watch is silent as long as no service changes."""
         try:
             self._services_listed(await self._cluster.list(SERVICES.whole()))
         except ApiError as error:
@@ -272,9 +273,10 @@ class HostsFiles:
         self._set(self._pods, key, host)
 
     def _address_and_ready(self, pod: Body) -> tuple[str, bool]:
-        """A pod's address (empty: no address), and whether services include the pod.
+        """A pod's address (empty: no address), and whether the pod is ready.
 
-        In the embedded engine the address is reserved before the pod starts, and its names resolve from then on.
+        In the embedded engine the address is reserved before the pod starts, and every pod counts as ready here. So the
+        names of a pod resolve even before the pod starts.
         """
         meta, status = pod["metadata"], pod.get("status") or {}
         if not self._settings.kubelet:
@@ -307,12 +309,12 @@ class HostsFiles:
             self._slices = found
             self._mark_changed()
 
-    def _slice_changed(self, event: WatchEventType, one: Body, version: str) -> None:  # noqa: ARG002 - `follow` tells it
+    def _slice_changed(self, event: WatchEventType, one: Body, version: str) -> None:  # noqa: ARG002 - see `Changed`
         found = () if event is WatchEventType.DELETED else _endpoints(one)
         self._set(self._slices, object_key(one), found or None)
 
     def _set(self, table: dict[Key, T], key: Key, value: T | None) -> None:
-        """Set an entry or, with None, remove the entry; write the files if that is a change."""
+        """Set an entry or, with None, remove the entry. If the entry has changed, plan a write of the files."""
         if table.get(key) != value:
             if value is None:
                 del table[key]

@@ -2,7 +2,7 @@
 """`NodeCluster`: a `Cluster` for the node agent, with the requests to the API server that only nodes make.
 
 Several programs write conditions into the status of a pod or a node. A merge patch would replace the whole list, so the
-agent uses a strategic merge patch, as kubelets do: it changes only the conditions that it names.
+agent uses a strategic merge patch, as kubelets do: such a patch changes only the conditions that it contains.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, NODES, PODS, SECRETS,
 T = TypeVar("T")
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SHARED_STATUS = frozenset({PODS.id, NODES.id})
-#: Lists that the agent replaces as a whole. A strategic merge patch keeps old entries, or mixes addresses of one type.
+#: Lists that the agent replaces as a whole. Merging would keep old entries, or mix up addresses of the same type.
 _REPLACED_LISTS = frozenset({"addresses", "podIPs", "hostIPs"})
 _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _TOKENS = Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest")
 _ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
 _SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview")
-#: A node may read these objects only if one of its pods refers to them.
+#: Resources for which a rule of the API server holds: a node can read an object only if a pod of the node refers to it.
 _REFERENCED = frozenset({SECRETS.id, CONFIG_MAPS.id, CLAIMS.id, "persistentvolumes"})
-#: Seconds of the pauses between attempts: the API server's Node authorizer may see a new pod later than the agent.
+#: Pauses before retries after a 403, in seconds: the Node authorizer may learn of a new pod later than the agent does.
 _PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _AUTHENTICATION = Key("kube-system", "extension-apiserver-authentication")
 
@@ -38,7 +38,7 @@ class NodeCluster(KubeCluster):
     """The cluster as a node agent uses it."""
 
     async def get(self, resource: Resource, key: Key) -> Any:
-        """One object. Retries where the API server may not know yet that a pod of this node refers to the object."""
+        """Get one object. Retries after a 403: the API server may learn later that a pod refers to the object."""
         if resource.id not in _REFERENCED:
             return await super().get(resource, key)
         return await _retry_forbidden(lambda: super(NodeCluster, self).get(resource, key))
@@ -46,7 +46,7 @@ class NodeCluster(KubeCluster):
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
-        """Patch an object. The status of pods and nodes is patched condition by condition."""
+        """Patch an object. A patch of the status of a pod or node changes only the conditions that `body` contains."""
         if not status or resource.id not in _SHARED_STATUS:
             return await super().patch(resource, key, body, uid=uid, version=version, status=status)
         pinned, name = pins(uid, version), f"{resource.id}/status"
@@ -72,7 +72,7 @@ class NodeCluster(KubeCluster):
         return bool(answer.get("allowed"))
 
     async def authority(self) -> str:
-        """The CA of the client certificates that this cluster trusts, in PEM; empty if we may not read it."""
+        """The CA, in PEM, that signs the client certificates of this cluster; empty if the agent cannot read the CA."""
         with suppress(NotFoundError, ForbiddenError):
             found = await super().get(CONFIG_MAPS, _AUTHENTICATION)
             return str((found.data or {}).get("client-ca-file") or "")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting and stopping the pod and its containers, in the order of a pod's life.
+"""Starts and stops a pod and its containers. The functions are in the order in which the life of a pod needs them.
 
-A container that cannot be configured waits, and the agent tries again to start it. A program that cannot run counts as
-a container that ended with the exit code of a shell (126 or 127). Stopping is: preStop hook, SIGTERM, grace period,
-SIGKILL.
+A container that cannot be configured waits, and the agent tries again to start it. A container whose program cannot run
+counts as ended, with the exit code of a shell (126 or 127). The steps of a stop are: preStop hook, SIGTERM, grace
+period, SIGKILL.
 """
 
 import asyncio
@@ -31,10 +31,11 @@ _SIDECAR = "Always is not supported: an init container must end before the next 
 _HOOK_NOT_SUPPORTED = "{}: only exec and sleep hooks are run on this node"
 #: Fields of a pod that have no effect on this node.
 _IGNORED_FIELDS = ("hostAliases", "securityContext", "dnsConfig")
-#: The exit codes of a shell for a program that cannot be executed or is not found, and of a runtime for other errors.
+#: Exit codes, as in a shell, if a program cannot be executed (126) or is not found (127).
 _CANNOT_RUN_CODES = (126, 127)
+#: The exit code, as in a container runtime, if a container cannot be started for another reason.
 _START_ERROR_CODE = 128
-#: After a failed renewal of a token, the agent waits for the time between two renewals divided by this number.
+#: After a failed renewal of tokens, the agent waits for the usual interval divided by this number.
 _RETRY_DIVISOR = 10
 
 
@@ -45,7 +46,7 @@ class _DevicesBusyError(Exception):
 async def start_container(pod: PodState, container: ContainerRecord) -> None:
     """Ask the supervisor to start a container, as soon as the container can be configured.
 
-    Returns when the request is sent; `start_answered` and `ended` of the container tell what happens next.
+    Returns when the request is sent. The events `start_answered` and `ended` of the container tell what happens next.
     """
     context = pod.context
     while True:
@@ -66,14 +67,14 @@ async def start_container(pod: PodState, container: ContainerRecord) -> None:
             await _wait_before_retry(pod, container, CONFIG_ERROR, problem)
         except (EngineError, OSError, ApiError) as problem:
             await _wait_before_retry(pod, container, CREATE_ERROR, problem)
-    # Do not wait for the answer, so that it is also handled if the worker is cancelled meanwhile.
+    # Do not wait for the answer here. A callback handles the answer, even if the worker is cancelled meanwhile.
     container.set_starting(request["container"], context.clock.now())
     context.link.on_ended[container.id] = partial(pod.container_ended, container)
     context.link.start(request).add_done_callback(partial(_start_answered, pod, container))
 
 
 async def _open_pod(pod: PodState) -> None:
-    """Take the pod's devices, and have the supervisor make what its containers share: network, folder, /tmp."""
+    """Take the pod's devices, and let the supervisor create what the containers share: network, folder, /tmp."""
     context, spec = pod.context, pod.body["spec"]
     ignored = [f"spec.{field}" for field in _IGNORED_FIELDS if spec.get(field)]
     if ignored:
@@ -85,7 +86,7 @@ async def _open_pod(pod: PodState) -> None:
             raise _DevicesBusyError(f"the requested devices ({wanted}) are not free on this node")
         pod.devices = devices
     request = await _open_request(pod)
-    pod.opened = True  # set before the answer: a worker that is cancelled meanwhile must close the pod, too
+    pod.opened = True  # set before the request: if the worker is cancelled during the request, the pod is closed
     try:
         await context.link.open(request)
     except SupervisorRefused:
@@ -243,7 +244,7 @@ def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.F
 
 
 async def stop_container(pod: PodState, container: ContainerRecord, deadline: float) -> None:
-    """Run the preStop hook, send SIGTERM, and kill the container at the deadline. Returns when it has ended."""
+    """Run the preStop hook, send SIGTERM, and kill the container at the deadline. Returns after its end."""
     link, min_grace = pod.context.link, pod.context.settings.delays.min_grace
     hook = (container.body.get("lifecycle") or {}).get("preStop")
     if hook and loop_time() < deadline:
@@ -252,7 +253,7 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
         deadline = max(deadline, loop_time() + min_grace)
     if not container.live:
         return
-    if pod.kill_time is not None:  # the time may have become earlier while the hook ran
+    if pod.kill_time is not None:  # `kill_time` may have become earlier while the hook ran
         deadline = min(deadline, max(pod.kill_time, loop_time() + (min_grace if hook else 0)))
     container.kill_at(deadline, link)
     if loop_time() < deadline:
@@ -263,7 +264,7 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
 
 
 async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: str, timeout: float) -> str:
-    """Run a hook for at most `timeout` seconds. Returns what went wrong; empty if nothing went wrong."""
+    """Run a hook for at most `timeout` seconds. Returns the error as a text; empty: no error."""
     match hook:
         case {"exec": {"command": [*argv]}}:
             try:
@@ -281,9 +282,9 @@ async def run_hook(pod: PodState, container: ContainerRecord, hook: Body, path: 
 
 
 def release_resources(pod: PodState) -> None:
-    """Close the pod in the supervisor and return its devices and its address. No container may run any more.
+    """Close the pod in the supervisor and return its devices and its address. All its containers must have ended.
 
-    There is no need to wait for the supervisor, since it handles requests in their order.
+    This function need not wait for the supervisor, because the supervisor handles requests in the order of arrival.
     """
     context = pod.context
     if pod.opened:
@@ -300,7 +301,7 @@ def release_resources(pod: PodState) -> None:
 
 
 def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
-    """Allow the supervisor to forget how these containers ended, since the status has the ends."""
+    """Allow the supervisor to forget how these containers ended, because the agent no longer needs this information."""
     for container in containers:
         if container.id:
             pod.context.link.forget({"container": container.id})
@@ -328,5 +329,5 @@ async def remove_files(pod: PodState) -> None:
     settings = pod.context.settings
     if pod.has_folder and not settings.keep:
         await asyncio.to_thread(shutil.rmtree, pod.folder, ignore_errors=True)
-    if settings.kubelet and not settings.keep:  # the API offers no logs of a pod without an object
+    if settings.kubelet and not settings.keep:  # after the object is gone, the API serves no logs
         await asyncio.to_thread(logs.remove_logs, Path(settings.folder), pod.key.name, pod.uid)

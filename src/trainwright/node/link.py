@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection of an agent to its supervisor: starts the process, sends requests, delivers answers and events.
 
-A request returns a future, so that several requests can be open without a task for each. All requests of one iteration
-of the event loop are one write. When the supervisor dies, its containers die with it: every open request fails with
-SupervisorLost, and the link calls `on_lost` once.
+Each request gets a future, so that several requests can be open without a task for each. The link sends all requests
+of one iteration of the event loop in one write. When the supervisor dies, its containers die, too: every open request
+fails with SupervisorLost, and the link calls `on_lost` once.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _READY_TIMEOUT_SECONDS = 15.0
 #: A supervisor that has not ended this many seconds after `close` is killed.
 _EXIT_TIMEOUT_SECONDS = 10.0
 _LOG_NAME = "supervisor.log"
-#: The agent trusts its supervisor: this limit only ends a connection whose data is damaged.
+#: Maximum size of a message. The agent trusts its supervisor, so the limit serves only to detect damaged data.
 _MAX_MESSAGE_BYTES = 1 << 30
 
 
@@ -58,7 +58,7 @@ class SupervisorRefused(EngineError):  # noqa: N818 - an answer of the superviso
 
 
 class SupervisorLost(SupervisorRefused):
-    """The supervisor is gone, and its containers with it."""
+    """The supervisor is gone, and its containers are gone, too."""
 
 
 class ContainerEnd(Struct, frozen=True, gc=False):
@@ -72,13 +72,13 @@ class ContainerEnd(Struct, frozen=True, gc=False):
 
 
 def read_ends(folder: Path) -> dict[str, ContainerEnd]:
-    """The ends in the journal of the supervisor of that folder, by container ID; the agent may not know some yet."""
+    """The ends in the supervisor's journal, by container ID. The agent may have received no event for some of them."""
     known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
     return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
 
 
 class _Envelope(Struct, gc=False):
-    """The fields that decide what a message of the supervisor is: an answer (`id`) or an event."""
+    """The fields that show what a message of the supervisor is: an answer (it has `id`) or an event."""
 
     id: int | None = None
     event: str = ""
@@ -97,19 +97,19 @@ _executed = msgspec.json.Decoder(Executed).decode
 
 
 class SupervisorLink(asyncio.Protocol):
-    """The connection to one supervisor, made by `begin`. `on_notice` receives its messages for the user."""
+    """The connection to one supervisor, made by `begin`. `on_notice` receives the supervisor's notices to the user."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
         self.process = process
         self.folder = folder
         self.on_notice: Callable[[str], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
-        #: By container ID: the function to call when that container ends. Set before `start`: it may end at once.
+        #: The function to call when a container ends, by container ID. Set it before `start`: the end may come at once.
         self.on_ended: dict[str, Callable[[ContainerEnd], None]] = {}
         self.alive = True
         #: The ends in the journal of the previous supervisor, by container ID.
         self.previous_ends: dict[str, ContainerEnd] = {}
-        #: The supervisor and its pods continue to run after `close`.
+        #: Whether the supervisor and its pods continue to run after `close`.
         self._outlives_agent = False
         self._loop = asyncio.get_running_loop()
         #: The first message of the supervisor: its runtime, how it limits resources, its notices.
@@ -175,15 +175,15 @@ class SupervisorLink(asyncio.Protocol):
         self._send_request("kill", container)
 
     def forget(self, container: ContainerRequest) -> None:
-        """Allow the supervisor to forget the end of a container, since the API has this end."""
+        """Allow the supervisor to forget how a container ended, because the agent no longer needs this information."""
         self._send_request("forget", container)
 
     def ping(self) -> asyncio.Future[Done]:
-        """Ask the supervisor for an answer, to see that it works."""
+        """Ask the supervisor for an empty answer, which shows that the supervisor works."""
         return self._request("ping", {}, _done)
 
     async def close(self) -> None:
-        """Close the connection. A supervisor that must not outlive the agent ends its pods and itself: wait for it."""
+        """Close the connection. Wait until the supervisor has ended, unless the settings let it outlive the agent."""
         self._closing = True
         if self._transport is not None:
             self._flush()
@@ -288,7 +288,7 @@ def _last_log_line(log: Path) -> str:
 
 
 async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
-    """Wait until the process has ended; without polling and without a thread if the platform has pidfds."""
+    """Wait until the process has ended. If the platform has pidfds, this needs neither polling nor a thread."""
     if not hasattr(os, "pidfd_open"):
         await asyncio.to_thread(process.wait)
     elif process.poll() is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node's HTTPS server for container logs: for `kubectl logs`, the API server sends a request to this server.
 
-It accepts only clients with a certificate that the cluster trusts, and asks the API server for each request whether
-this user may read the logs.
+The server accepts only clients with a certificate that the cluster trusts. For each request, it asks the API server
+whether the user of the certificate is allowed to read the logs.
 """
 
 import ssl
@@ -17,12 +17,12 @@ from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, LogPart
 
 _LOGS = "/containerLogs/{namespace}/{pod}/{container}"
-#: Maximum number of digits of a number: the API's numbers have 64 bits.
+#: Maximum number of digits of a number in a request, because numbers of the API have 64 bits.
 _MAX_DIGITS = 19
-#: Maximum age of log lines in a request: about 32 years, older than any log, and safe to subtract from a date.
+#: Maximum of `sinceSeconds`: about 32 years. Every log is younger, and the value is safe to subtract from a date.
 _MAX_SINCE_SECONDS = 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: A function that returns the log of a container. The call itself raises NotFoundError and InvalidError.
+#: A function that returns the log of a container. The call, not the iteration, raises NotFoundError or InvalidError.
 Logs = Callable[[Key, str, LogPart], AsyncGenerator[bytes, None]]
 #: A function that returns whether a user with these groups may read logs.
 Authorizer = Callable[[str, list[str]], Awaitable[bool]]
@@ -39,7 +39,7 @@ class NodeServer:
         """Serve until the end of the block. Yields the port, which the system chooses if `port` is 0."""
         app = web.Application(middlewares=[self._guard])
         app.add_routes([web.get("/healthz", _healthz), web.get(_LOGS, self._log)])
-        # With handler_cancellation the server stops at once when a client that follows a silent log disconnects.
+        # handler_cancellation ends a handler as soon as its client disconnects, even if the followed log does not grow.
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:

@@ -51,13 +51,13 @@ class LogLines:
         return b"".join(out)
 
     def end(self) -> bytes:
-        """The rest of a log that ends within a timestamp."""
+        """The remaining data, if the log ends within a timestamp."""
         return self._rest
 
     def _begin_line(self, data: bytes, position: int, out: list[bytes]) -> int:
         """Handle the beginning of a line and return where its text begins.
 
-        A line without a timestamp has the timestamp of the line before.
+        A line without a timestamp gets the timestamp of the line before.
         """
         found = _TIMESTAMP.match(data, position)
         self._timestamp = found[1] if found else self._timestamp
@@ -68,7 +68,7 @@ class LogLines:
 
 
 async def read(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """The part of the log at that path; `live` says whether its container still runs. Raises FileNotFoundError."""
+    """The part of the log at `path`; `live` returns whether the container still runs. Raises FileNotFoundError."""
     left = sys.maxsize if part.limit is None else part.limit
     async for chunk in _chunks(path, part, live):
         if shown := chunk[:left]:
@@ -95,7 +95,7 @@ async def _chunks(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGe
 
 
 async def _new_data(path: str, fd: int, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
-    """What is written from now on. After a rotation the old file is read to its end before the new file."""
+    """The data that is written from now on. After a rotation the old file is read to its end before the new file."""
     own = fd
     try:
         while True:
@@ -116,7 +116,7 @@ async def _new_data(path: str, fd: int, live: Callable[[], bool]) -> AsyncGenera
 
 def _is_rotated(path: str, fd: int) -> bool:
     try:
-        return not os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - as for the descriptor
+        return not os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - to match `os.fstat`
     except FileNotFoundError:
         return False
 
@@ -132,7 +132,7 @@ def _log_files(path: str) -> list[str]:
 
 
 def _tail_start(files: list[str], lines: int) -> tuple[int, int]:
-    """Where the last lines begin: the index of the file, and the offset in the file."""
+    """Where the last `lines` lines begin: the index of the file, and the offset in the file."""
     left = lines
     for index in reversed(range(len(files))):
         with Path(files[index]).open("rb") as file:
@@ -162,7 +162,7 @@ UID_PREFIX_LENGTH = 8
 
 
 def remove_logs(folder: Path, name: str, uid: str) -> None:
-    """Remove the logs of one pod, but not the logs of other pods of its name."""
+    """Remove the logs of one pod, but not the logs of other pods with the same name."""
     logs = folder / "logs" / name
     for log in logs.glob(f"{uid[:UID_PREFIX_LENGTH]}-*"):
         log.unlink(missing_ok=True)
@@ -178,7 +178,7 @@ def remove_stale_files(folder: Path, present: Collection[str]) -> None:
     known = {uid[:UID_PREFIX_LENGTH] for uid in present}
     for log in folder.glob("logs/*/*"):
         if log.name.partition("-")[0] not in known:
-            with suppress(OSError):  # a folder, for example, which is not a log of ours
+            with suppress(OSError):  # `unlink` fails for a folder; the agent made no folder here
                 log.unlink()
     for logs in folder.glob("logs/*"):
         with suppress(OSError):

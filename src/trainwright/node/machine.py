@@ -16,19 +16,19 @@ from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet, inventory
 from trainwright.node.requests import PODS
 
-#: A limit from this size on means "no limit". Version 1 writes the largest number of whole pages instead.
+#: A memory limit of at least this size means "no limit". Version 1 has no word for that: it writes a very large number.
 _NO_LIMIT_BYTES = 2**60
 
 
 class CgroupLimits(Struct, frozen=True):
-    """The limits for CPU in thousandths and for memory in bytes; None: no limit."""
+    """The limits for CPU, in thousandths of a CPU, and for memory, in bytes; None: no limit."""
 
     cpu: int | None = None
     memory: int | None = None
 
 
 def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
-    """The limits of this process; `root` is the folder of `/proc` and `/sys`."""
+    """The limits of this process; `root` is the folder that contains `proc` and `sys`."""
     cpu = [found for folder in _cgroup_folders(root, "cpu") if (found := _cpu_limit(folder)) is not None]
     memory = [found for folder in _cgroup_folders(root, "memory") if (found := _memory_limit(folder)) is not None]
     return CgroupLimits(min(cpu, default=None), min(memory, default=None))
@@ -36,7 +36,7 @@ def cgroup_limits(root: Path = Path("/")) -> CgroupLimits:
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of the groups above it, in every hierarchy with this controller."""
-    paths: dict[str, str] = {}  # version 2 has one path for all controllers, with an empty name
+    paths: dict[str, str] = {}  # path by controller; version 2 has one path for all controllers, with the key ""
     for line in _lines(root / "proc/self/cgroup"):
         _, names, path = line.split(":", 2)
         paths |= dict.fromkeys(names.split(","), path)
@@ -45,7 +45,7 @@ def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
         name = controller if is_v1 else "" if filesystem == "cgroup2" else None
         if name is None or name not in paths:
             continue
-        # In a container the path may be a path on the host: then only the mount point itself is the container's group.
+        # In a container, the kernel may report a path of the host. The mount point is then the cgroup of the container.
         inside = paths[name].removeprefix(base.rstrip("/")).strip("/")
         parts = inside.split("/") if inside and ".." not in inside else []
         top = root / point.lstrip("/")
@@ -89,12 +89,12 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-#: The pod capacity of a node. In practice this is no limit: memory limits the number of pods of a machine.
+#: The pod capacity of a node. In practice it limits nothing, because the memory of a machine allows fewer pods.
 _MAX_PODS = "10000"
 
 
 class NodeCapacity(Struct, frozen=True):
-    """What one node has: CPU in thousandths, memory in bytes, and devices by resource name."""
+    """What one node has: CPU in thousandths of a CPU, memory in bytes, and devices by resource name."""
 
     cpu: int
     memory: int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of any cluster (`trainwright node`): the agent with its supervisor, its network and its devices.
 
-The node reaches the cluster through `runtime.ports.Cluster` only. `local.node_pool` is the same for the embedded
-engine.
+The node reaches the cluster only through `runtime.ports.Cluster`. `local.node_pool` does the same work for the nodes
+of the embedded engine.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from trainwright.node.network.shared import NetworkMember, join
 from trainwright.node.settings import CHOSEN, PLAIN, AgentSettings
 from trainwright.runtime.ports import Cluster, LogPart, WallClock
 
-#: The parts of the agent's folder that hold Secrets, tokens and logs: other users must not read them.
+#: Subfolders of the agent's folder, with Secrets, tokens and logs. Other users must not read these files.
 _PRIVATE_FOLDERS = ("pods", "logs")
 _NETWORK_HOLDER_KILLED = (
     "the process that holds the network of this machine's nodes was killed: pods continue to run, but agents that start"
     " from now on get another network, which the pods of this agent do not reach; restart all agents to repair this"
 )
-#: Seconds that a device stays leased after its pod has ended: the supervisor releases its lock within this time.
+#: A device stays leased for this many seconds after the end of its pod. The supervisor unlocks it within this time.
 _DEVICE_LINGER_SECONDS = 1.0
 
 
@@ -53,7 +53,7 @@ class LocalNode:
         self.broken = asyncio.Event()
 
     async def prepare(self, runtime: str, network: str) -> None:
-        """Start the supervisor with the chosen runtime; by default the sandbox if it works here. Raises EngineError."""
+        """Start the supervisor with this runtime. `auto` chooses the sandbox if it works here. Raises EngineError."""
         if runtime == "process":
             await self._start_supervisor(PLAIN)
             return
@@ -69,7 +69,7 @@ class LocalNode:
         if sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._member = member = await asyncio.to_thread(join, network)
-        # The process that holds the network has sent a notice if pods cannot reach addresses outside this machine.
+        # If there are notices of the network, they say why pods cannot reach addresses outside this machine.
         self._settings = replace(
             self._settings,
             runtime="sandbox",
@@ -144,7 +144,7 @@ class LocalNode:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Create the agent's folder and lock it until the returned descriptor is closed: two agents must not share it."""
+    """Create the agent's folder and lock it until the returned descriptor is closed: agents must not share a folder."""
     for part in (folder / name for name in _PRIVATE_FOLDERS):
         part.mkdir(parents=True, exist_ok=True)
         part.chmod(0o700)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Node object of an agent: registration, conditions and heartbeats.
 
-In the embedded engine a heartbeat is a write of the Node's status. An agent that stands in for a kubelet writes all
-fields that a kubelet writes, and its heartbeat renews a Lease, by which Kubernetes notices that a node has died.
+In the embedded engine a heartbeat is a write of the Node's status. An agent that replaces a kubelet writes all fields
+that a kubelet writes. Its heartbeat renews a Lease, because Kubernetes counts a node without a renewed Lease as dead.
 """
 
 import os
@@ -67,7 +67,7 @@ class AgentNode:
         await self._write_status(self._node_status())
 
     async def beat(self) -> None:
-        """Send a heartbeat. Deleting a Node deletes its lease, too: in that case register the node again."""
+        """Send a heartbeat. If the Node was deleted (its lease is then deleted, too), register the node again."""
         if not self._settings.kubelet:
             await self._write_status({})
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of one pod and of its containers, and the pod status that follows from it.
 
-`lifecycle` starts and stops what is recorded here; `worker` decides when.
+`lifecycle` starts and stops the containers that are recorded here; `worker` decides at which time.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFa
 from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
-#: A termination message has at most this many bytes of its file, or this many bytes and lines of the log.
+#: Limits of a termination message. The first limit is for the message file. If the message is the end of the log, the
+#: other two limits apply.
 _MESSAGE_BYTES = 4096
 _LOG_TAIL_BYTES = 2048
 _LOG_TAIL_LINES = 80
@@ -56,9 +57,9 @@ class ContainerRecord(Struct, eq=False):
     view: ContainerView
     id: str = ""
     log: str = ""
-    #: The file that the container may write its termination message to; empty: there is no such file.
+    #: The file to which the container can write its termination message; empty: there is no such file.
     message_file: str = ""
-    #: The container has a process, or the supervisor was asked to start its process.
+    #: Whether the container has a process, or the supervisor was asked to start one.
     live: bool = False
     #: Events: the supervisor has answered the current start request, and the container has ended.
     start_answered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,7 +69,7 @@ class ContainerRecord(Struct, eq=False):
     #: The time at which the container was last started, by the event loop's clock and as RFC 3339.
     started_loop_time: float = 0.0
     started_at: str = ""
-    #: Why the agent stops the container; empty if it does not.
+    #: Why the agent stops the container; empty if the agent does not stop it.
     stop_message: str = ""
     kill_timer: asyncio.TimerHandle | None = None
 
@@ -143,7 +144,7 @@ class ContainerRecord(Struct, eq=False):
 
 
 class PodState:
-    """One pod: its object, its containers, and what the agent has given to it."""
+    """One pod: its object, its containers, and the resources that the agent has given to the pod."""
 
     def __init__(self, body: Body, context: AgentContext) -> None:
         meta, spec = body["metadata"], body["spec"]
@@ -157,13 +158,13 @@ class PodState:
         self.restart_policy: str = spec.get("restartPolicy") or "Always"
         self.hostname = str(spec.get("hostname") or meta["name"])[:_MAX_HOSTNAME_LENGTH].rstrip("-.")
         self.folder = f"{context.settings.folder}/pods/{self.uid}"
-        #: The folder exists and must be removed with the pod.
+        #: Whether the folder exists and must be removed with the pod.
         self.has_folder = False
-        #: The supervisor has opened the pod and must close it.
+        #: Whether the supervisor has opened the pod and must close it.
         self.opened = False
         #: Why the pod as a whole fails; None if it does not fail.
         self.failure: PodFailure | None = None
-        #: The agent has stopped the pod: no container is started any more, whatever the restart policy says.
+        #: Whether the agent has stopped the pod: no container is started any more, whatever the restart policy says.
         self.stopped = False
         #: The time at which the containers of a pod that is being stopped are killed, by the event loop's clock.
         self.kill_time: float | None = None
@@ -194,7 +195,7 @@ class PodState:
 
     @property
     def address(self) -> str:
-        """The pod's own address; the address of this machine if the pod has no address."""
+        """The pod's own address; the address of this machine if the pod has no address of its own."""
         if self.context.settings.kubelet:
             return self.assigned_address or self.context.settings.address
         reserved = (self.body["metadata"].get("annotations") or {}).get(ADDRESS)
@@ -208,7 +209,7 @@ class PodState:
 
     @property
     def job(self) -> str:
-        """The UID of the job, or of the pod if it belongs to no job: notices are sent once per job."""
+        """The UID of the pod's job, or of the pod if it has no job. Some notices are sent only once per job."""
         return str((self.body["metadata"].get("labels") or {}).get(JOB_UID) or self.uid)
 
     @property
@@ -223,7 +224,7 @@ class PodState:
         return f"{self.context.settings.folder}/logs/{self.key.name}/{name}"
 
     def mark_changed(self) -> None:
-        """Have the status written soon."""
+        """Tell the status writer to write the pod's status after a short delay."""
         self.context.reports.mark(self.report)
 
     def container_ended(self, container: ContainerRecord, end: ContainerEnd) -> None:
@@ -242,19 +243,19 @@ class PodState:
 
     def _status(self) -> dict[str, Any]:
         settings = self.context.settings
-        failure = self.failure if self.ended else None  # a pod fails only after its containers have ended
-        # A kubelet's pod has no address until it gets one; elsewhere the address was reserved before.
+        failure = self.failure if self.ended else None  # shown only after the pod has ended
+        # An agent that replaces a kubelet must assign an address first. The engine has reserved one before the start.
         address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
         policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
         facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
-        # The watch may not have delivered the conditions that this agent wrote last.
+        # `self.body` comes from the watch, which perhaps does not have the conditions that this agent wrote last.
         written = [one for one in (self.report.stored or {}).get("conditions", ()) if one["type"] in _OWN_CONDITIONS]
         conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *written]
         now = rfc3339(self.context.clock.now())
         return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
 
     def _restore(self, status: Body) -> None:
-        """Continue from the status that an earlier agent has written. Containers that ran then are lost."""
+        """Continue from the status that an earlier agent has written. Containers that ran at that time have ended."""
         statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         by_name = {one["name"]: one for one in statuses}
         for container in self.containers:
@@ -269,10 +270,10 @@ class PodState:
                 view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
                 self._restore_running(container)
             elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
-                view.state = view.last  # the restart that the container waited for is not counted yet
+                view.state = view.last  # the container waited for a restart, which is not counted yet
 
     def _restore_running(self, container: ContainerRecord) -> None:
-        """Find the end of a container that ran under an earlier agent in that agent's journal, or call it unknown."""
+        """Record how a container of an earlier agent ended, from the journal of its supervisor, or as unknown."""
         end = self.context.link.previous_ends.get(container.view.id.removeprefix(CONTAINER_SCHEME))
         if end is not None:
             self.container_ended(container, end)
@@ -295,7 +296,7 @@ def loop_time() -> float:
 
 def _linux_signal_number(number: int) -> int:
     """Translate a signal number of this platform to Linux, since readers of a status know only Linux numbers."""
-    name = next((one.name for one in signal.Signals if one == number), "")  # empty: a real-time signal
+    name = next((one.name for one in signal.Signals if one == number), "")  # most real-time signals have no name
     return next((known for known, one in SIGNALS.items() if one == name), number)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a node: which pod has which device, and the variables that name devices to containers.
+"""The devices of a node: which pod has which device, and the variables that tell containers their devices.
 
 The scheduler of the embedded engine chooses and leases the devices of a pod when it binds the pod (annotation
 `DEVICES`). If another scheduler binds the pod, the agent chooses and leases the devices when the pod starts.
@@ -26,7 +26,7 @@ def device_count(container: Body, resource: str) -> int:
 
 
 def pod_device_count(spec: Body, resource: str) -> int:
-    """The number of devices that a pod needs at the same time. Init containers use devices of the main containers."""
+    """The number of devices that a pod needs at the same time. Main containers reuse devices of init containers."""
     inits = max((device_count(container, resource) for container in spec.get("initContainers") or ()), default=0)
     return max(inits, sum(device_count(container, resource) for container in spec["containers"]))
 
@@ -34,7 +34,7 @@ def pod_device_count(spec: Body, resource: str) -> int:
 class NodeDevices:
     """The devices of a node, and which pod has which device.
 
-    `pool` leases the devices that the agent chooses. `scheduled`: only the scheduler of the engine chooses.
+    `pool` leases the devices that the agent chooses. If `scheduled`, only the engine's scheduler chooses.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class NodeDevices:
         return [lease_name(resource, one) for resource, ids in held.items() if resource in leased for one in ids]
 
     def describe_request(self, spec: Body) -> str:
-        """The devices that a pod asks for, as text: `2 of 4 nvidia.com/gpu; 0-3 held by alice (…) since …`."""
+        """The devices that a pod asks for, as text, such as `2 of 4 nvidia.com/gpu; 0-3 held by alice (…) since …`."""
         wanted = {resource: pod_device_count(spec, resource) for resource in self.by_resource}
         elsewhere = self._pool.elsewhere().get(self._node, {}) if self._pool is not None else {}
         held = {name: holders([found]) for name, found in elsewhere.items()}
@@ -115,7 +115,7 @@ class NodeDevices:
             await asyncio.wait_for(self._freed.wait(), seconds)
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
-        """The variables that name the devices of a container; empty without devices: a missing variable means all."""
+        """The variables that list a container's devices. Without devices they are set to "": unset would mean all."""
         containers = spec["initContainers"] if init else spec["containers"]
         variables: dict[str, str] = {}
         for resource, found in self.by_resource.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The postStart hook and the probes of a container: how often they run, and what their results lead to.
+"""The postStart hook and the probes of a container: how often they run, and what the agent does with their results.
 
-Only exec probes are run; others count as passed, and one notice per job says so.
+The agent runs only exec probes. Other probes count as passed, and one notice per job says so.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ async def run_hook_and_probes(pod: PodState, container: ContainerRecord) -> None
 
 
 def _exec_probe(pod: PodState, container: ContainerRecord, field: str) -> Body | None:
-    """The probe in that field, if it is an exec probe."""
+    """The probe in that field if it is an exec probe, otherwise None."""
     probe: Body | None = container.body.get(field)
     if probe and not probe.get("exec"):
         text = _NOT_SUPPORTED.format(f"{container.path}.{field}")
@@ -46,10 +46,10 @@ def _exec_probe(pod: PodState, container: ContainerRecord, field: str) -> Body |
 
 
 async def _probe(pod: PodState, container: ContainerRecord, field: str) -> bool:
-    """Run a probe regularly, and act after enough equal results in a row. False: the container has ended.
+    """Run a probe regularly, and act after enough equal results in a row. Returns False if the container has ended.
 
-    The readiness probe sets whether the container is ready. The others stop a container that fails; the startup probe
-    ends when it has passed.
+    The readiness probe sets whether the container is ready. The other probes stop the container if they fail. The
+    startup probe ends when it has passed.
     """
     probe = _exec_probe(pod, container, field)
     if probe is None:
@@ -77,7 +77,7 @@ async def _probe(pod: PodState, container: ContainerRecord, field: str) -> bool:
 
 
 async def _run_probe(pod: PodState, container: ContainerRecord, probe: Body) -> str:
-    """Run the probe's command once. Returns what went wrong; empty if it passed."""
+    """Run the probe's command once. Returns what went wrong; empty if the probe passed."""
     argv, timeout = probe["exec"].get("command") or [], _seconds(probe, "timeoutSeconds")
     try:
         answer = await pod.context.link.exec({"container": container.id, "argv": argv, "timeout": timeout})

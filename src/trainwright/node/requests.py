@@ -13,7 +13,7 @@ from trainwright.model.job import Body
 from trainwright.model.units import quantity
 
 Amounts = dict[str, int]
-#: The resource of which every pod takes one unit: nodes limit their number of pods.
+#: Every pod takes one unit of this resource: with it, a node limits its number of pods.
 PODS = "pods"
 _SIZE_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 
@@ -21,9 +21,10 @@ _SIZE_UNITS = ((1024**4, "Ti"), (1024**3, "Gi"), (1024**2, "Mi"), (1024, "Ki"))
 def asks(spec: Body) -> Amounts:
     """All resources that a pod with this spec requests from its node.
 
-    The requests of containers are added, since containers run at the same time. Init containers run before them, one
-    after the other, so the largest request counts; sidecars (restartPolicy Always) continue to run and are added too.
-    Requests of the pod as a whole replace these sums.
+    The main containers run at the same time, so their requests are added. Init containers run earlier, one after the
+    other. The result is the larger number: this sum, or the largest request of an init container. Sidecars (init
+    containers with restartPolicy Always) continue to run, so their requests are added to all later requests. Requests
+    of the pod as a whole (`spec.resources`) replace the result. `spec.overhead` is added at the end.
     """
     total: Amounts = {}
     peak: Amounts = {}
@@ -51,7 +52,7 @@ def requested(resources: Any) -> Amounts:
 
 
 def amounts(quantities: Mapping[str, object] | None) -> Amounts:
-    """The amounts of these quantities."""
+    """Convert quantities of the API (such as `500m`) to amounts."""
     return {name: thousandths(given) for name, given in quantities.items()} if quantities else {}
 
 
@@ -91,7 +92,7 @@ def present(name: str, amount: int) -> str:
 
 
 def free_of(name: str, free: int, capacity: int) -> str:
-    """`4 of 8 are free`, `1 of 8 is free`; the verb of a size is singular: `3Gi of 4Gi is free`."""
+    """A text such as `4 of 8 are free` or `1 of 8 is free`. A size has a singular verb: `3Gi of 4Gi is free`."""
     verb = "is" if _is_size(name) or 0 < free <= 1000 else "are"
     return f"{present(name, free)} of {present(name, capacity)} {verb} free"
 

@@ -11,7 +11,7 @@ from trainwright.node.devices.inventory import DeviceSet
 from trainwright.node.supervisor.protocol import Config, NetworkConfig
 
 Runtime = Literal["sandbox", "process"]
-#: The verb of the engine socket by which an agent in its own process says that it is alive.
+#: The verb of the message with which an agent in its own process tells the engine that it is alive.
 HEARTBEAT = "heartbeat"
 CHOSEN = "every pod has its own network, processes and mounts"
 PLAIN = "pods are plain processes that share this machine's network and files"
@@ -20,18 +20,18 @@ PLAIN = "pods are plain processes that share this machine's network and files"
 class AgentDelays(Struct, frozen=True, kw_only=True):
     """How long the agent waits, in seconds."""
 
-    #: The wait before the second restart of a container; it doubles with each further restart up to the maximum.
+    #: The wait before the second restart of a container. The wait doubles with each further restart up to the maximum.
     restart_backoff: float = 10.0
     max_restart_backoff: float = 300.0
     #: After a container has run for this time, its next restart does not wait.
     backoff_reset: float = 600.0
     #: The wait before the agent tries again to configure a container.
     config_retry: float = 3.0
-    #: Not seconds: the part of a token's lifetime after which the agent renews it.
+    #: The agent renews a token after this part of the token's lifetime. This number has no unit.
     token_refresh_share: float = 0.5
-    #: Changes of a status within this time are one write.
+    #: Changes of a status within this time become one write.
     debounce: float = 0.02
-    #: The wait before a failed request to the API is sent again; it doubles up to the maximum.
+    #: The wait before a failed request to the API is sent again. The wait doubles up to the maximum.
     api_retry: float = 0.2
     max_api_retry: float = 5.0
     #: A container gets at least this time after SIGTERM, even if its preStop hook used up the grace period.
@@ -49,7 +49,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     volumes: str
     #: The working directory of containers that do not set a working directory.
     cwd: str
-    #: Keep the files of pods whose objects are gone.
+    #: Whether the agent keeps the files of pods whose objects are gone.
     keep: bool = False
     #: The address of this machine that pods see.
     address: str = "127.0.0.1"
@@ -59,34 +59,34 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     allocatable: dict[str, str] | None = None
     #: The devices of the node, by resource name.
     devices: dict[str, DeviceSet] = field(default_factory=dict)
-    #: The engine's scheduler leases devices and names them in an annotation of the pod; the agent chooses no devices.
+    #: Whether the engine's scheduler chooses devices, leases them and lists them in an annotation of the pod.
     scheduled: bool = False
     #: The variables of this process that every container inherits: see `environment.passed`.
     passed: dict[str, str] = field(default_factory=dict)
-    #: Variables that replace variables of pods. They may be secrets: never write them to a file or a command line.
+    #: Variables that replace variables of pods. A value may be secret: never write it to a file or a command line.
     env: dict[str, str] = field(default_factory=dict)
     #: Folders below /tmp that stay visible in pods that have a /tmp of their own.
     visible: tuple[str, ...] = ()
-    #: The maximum size of one log file in bytes, and the number of files to keep, with the current file.
+    #: The maximum size of one log file in bytes, and the number of files to keep, including the current file.
     rotate: tuple[int, int] = (10 << 20, 5)
     #: Seconds between heartbeats on the node object; 0: no heartbeats.
     heartbeat: float = 0.0
-    #: Seconds until a supervisor that was stopped (SIGSTOP) is killed; `silence` derives other limits.
-    node_grace: float = 10.0
+    #: Seconds until a supervisor that was stopped (SIGSTOP) is killed; `silence` computes other limits from this.
+    silence_grace: float = 10.0
     #: Whether pods end or continue when the agent dies.
     orphans: Literal["end", "keep"] = "end"
     #: The network of the supervisor: the subnet and, if several agents share a network, the process that holds it.
     network: NetworkConfig | None = None
-    #: Pods may reach addresses outside this machine.
+    #: Whether pods can reach addresses outside this machine.
     outside: bool = True
-    #: The agent stands in for a kubelet on an API server that it does not own: it assigns addresses to its pods,
-    #: checks whether they fit, and writes a complete Node object.
+    #: Whether the agent replaces a kubelet, in a cluster other than the embedded engine. Such an agent assigns
+    #: addresses to its pods, checks whether the pods fit on the node, and writes a complete Node object.
     kubelet: bool = False
     #: The user ID of all processes on this node; a pod that asks for another user is refused.
     user: int = 0
     #: The addresses that the agent assigns to its pods, as a CIDR; empty: it assigns no addresses.
     range: str = ""
-    #: The taints of a new Node object, as the API has them.
+    #: The taints of a new Node object, in the form of the API.
     taints: tuple[dict[str, str], ...] = ()
     #: The port that serves logs; 0: logs are not served.
     port: int = 0
@@ -103,7 +103,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         return self.capacity if self.allocatable is None else self.allocatable
 
     def supervisor(self, leases: int | None = None) -> Config:
-        """The configuration of the supervisor; `leases` is the descriptor of the socket that device leases come by."""
+        """The configuration of the supervisor; `leases` is the descriptor of a socket that receives device leases."""
         return {
             "protocol": SUPERVISOR_PROTOCOL,
             "version": __version__,

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides whether a process that does not answer is stopped, hung or only slow. Pure.
 
-A process is not dead because the machine has more work than CPUs, because a disk or a network file system is slow, or
-because the watcher itself was suspended (Ctrl-Z, a sleeping laptop). So silence is not the time since the last answer:
-only the time counts in which the watcher ran and the process could have answered.
+A silent process may still be alive: the machine may have more work than CPUs, a disk or a network file system may be
+slow, or the watcher itself may have been suspended (Ctrl-Z, a sleeping laptop). So this module does not use the time
+since the last answer. It counts only the time in which the watcher ran and the process could have answered.
 """
 
 from enum import StrEnum
 
 from msgspec import Struct
 
-#: The time between two looks is a tenth of the grace period, within these bounds in seconds.
+#: The watcher looks at the process ten times per grace period; the interval stays within these bounds.
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.05, 1.0
 _LOOKS_PER_GRACE = 10
-#: A look counts for at most this many intervals. If more time has passed, the watcher itself did not run.
+#: The time between two looks counts as at most this many intervals. During a longer pause, the watcher did not run.
 _MAX_COUNTED_INTERVALS = 2
 #: A process that is silent but not stopped gets this multiple of the grace period, since it may still answer.
 _HUNG_GRACE_FACTOR = 6
@@ -34,16 +34,17 @@ class Liveness(StrEnum):
 
 
 class SilenceLimits(Struct, frozen=True):
-    """The seconds of silence after which a process counts as stopped, hung or not started; seconds between looks."""
+    """The seconds between two looks at a process, and the seconds of silence after which the process counts as dead."""
 
     interval: float
+    #: The limits for a stopped process, for any other process, and for any other process before its first answer.
     stopped: float
     hung: float
     start: float
 
     @classmethod
     def of(cls, grace: float) -> "SilenceLimits":
-        """The limits for a grace period: the seconds that a stopped process gets."""
+        """The limits for a grace period, which is the number of seconds that a stopped process gets."""
         interval = min(max(_MIN_INTERVAL_SECONDS, grace / _LOOKS_PER_GRACE), _MAX_INTERVAL_SECONDS)
         hung = _HUNG_GRACE_FACTOR * max(grace, interval)
         return cls(interval, max(grace, interval), hung, max(hung, _MIN_START_SECONDS))
@@ -53,7 +54,7 @@ class Look(Struct, frozen=True):
     """One observation of the process, `elapsed` seconds after the previous look."""
 
     elapsed: float
-    #: The process has answered since the previous look.
+    #: Whether the process has answered since the previous look.
     answered: bool = False
     #: The state of the main thread in /proc: R, S, D, T, t, Z; empty without /proc.
     state: str = ""
@@ -70,7 +71,7 @@ class Silence(Struct, frozen=True):
     stopped: float = 0.0
     #: Seconds in which the process waited for a disk or a network file system.
     blocked: float = 0.0
-    #: The process has answered at least once.
+    #: Whether the process has answered at least once.
     has_answered: bool = False
     liveness: Liveness = Liveness.ALIVE
 
@@ -84,7 +85,7 @@ def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
     match look.state:
         case "T":
             seconds, stopped = seconds + counted, before.stopped + counted
-        case "R":  # the process may wait for a CPU, and can answer only while it runs
+        case "R":  # the process runs or waits for a CPU: only the time in which it ran counts
             seconds += min(counted, look.cpu)
         case "D":
             blocked += counted

@@ -59,7 +59,7 @@ Sources = Mapping[Source, Body | None]
 def referenced(
     sources: Sources, kind: str, ref: Body, path: str, pod: Body, *, name_field: str = "name"
 ) -> Body | None:
-    """The object that a field of the pod names; None if the object does not exist and is optional."""
+    """The object to which a field of the pod refers; None if the object does not exist and is optional."""
     name = str(ref.get(name_field, ""))
     found = sources.get((kind, name))
     if found is None and not ref.get("optional"):

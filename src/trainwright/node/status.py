@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a pod, composed from the states of its containers as by a kubelet. Pure.
+"""The status of a pod, composed from the states of its containers, as a kubelet does it. Pure.
 
 Container states are stored in the form of the API (`{"running": {"startedAt": …}}`), so that composing is cheap: the
 agent composes the status for every change of every pod.
@@ -50,14 +50,14 @@ class StatusFacts(Struct, frozen=True):
     address: str = ""
     host: str = ""
     failure: PodFailure | None = None
-    #: No container is started any more, whatever the restart policy says.
+    #: Whether the agent starts no container any more, whatever the restart policy says.
     stopped: bool = False
     #: Whether only the agent's own conditions are written, since the API server merges them with other conditions.
     own_only: bool = False
 
 
 def phase(facts: StatusFacts, inits: Sequence[ContainerView], mains: Sequence[ContainerView]) -> str:
-    """The phase of the pod. The order of the checks is a kubelet's."""
+    """The phase of the pod. A kubelet makes the same checks in the same order."""
     if facts.failure is not None:
         return "Failed"
     if facts.restart_policy == "Never" and any(_has_failed(one) for one in inits):
@@ -92,8 +92,8 @@ def compose(
 ) -> dict[str, Any]:
     """The status of the pod.
 
-    `known` are its present conditions: conditions of other controllers are kept, the agent's own conditions keep the
-    time of their last transition.
+    `known` are the present conditions of the pod. Unless `own_only`, the status keeps conditions of other controllers.
+    An unchanged condition of the agent keeps the time of its last transition.
     """
     status: dict[str, Any] = {
         "phase": phase(facts, inits, mains),
@@ -135,7 +135,7 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
 
 
 def _conditions(own: dict[str, tuple[str, str]], before: dict[str, Body], now: str) -> list[Body]:
-    """The agent's conditions. A condition with a reason is False, except Initialized of a pod that has succeeded."""
+    """The agent's conditions. A reason makes a condition False, but Initialized with PodCompleted stays True."""
     found = []
     for kind, (reason, message) in own.items():
         value = "False" if reason and (reason != "PodCompleted" or kind != "Initialized") else "True"

@@ -32,11 +32,11 @@ from trainwright.node.supervisor.protocol import Mount
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
 #: Paths that exist for a process of this machine without a mount, or that the process does not need.
 PRESENT_PATHS = (_SHARED_MEMORY, "/var/run/secrets/kubernetes.io/serviceaccount")
-#: The prefix of the volume names that API servers add to every pod.
+#: API servers add a volume to every pod. The name of this volume has this prefix.
 _INJECTED_PREFIX = "kube-api-access-"
 SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI")
 PROJECTED_SOURCES = ("serviceAccountToken", "configMap", "secret", "downwardAPI")
-#: The types of a hostPath: the check of the file mode, and the name for people.
+#: For each type of a hostPath: the function that checks the file mode, and the description in messages.
 HOST_PATH_TYPES = {
     "Directory": (stat.S_ISDIR, "a folder"),
     "DirectoryOrCreate": (stat.S_ISDIR, "a folder"),
@@ -58,7 +58,7 @@ class VolumeInput(Struct, frozen=True):
     pod: Body
     #: The pod's own folder.
     folder: str
-    #: The folder of the claims of the pod's namespace.
+    #: The folder with the volumes of all claims in the pod's namespace.
     claims: str
     sandboxed: bool
     sources: Sources
@@ -85,14 +85,14 @@ def mounts(subject: VolumeInput, container: Body, path: str, variables: Mapping[
 
 
 def rewrite_projected(subject: VolumeInput) -> None:
-    """Write the files of the projected volumes that exist already again."""
+    """Write the files of the projected volumes again, but only of volumes that have a folder already."""
     for index, volume in enumerate(subject.pod["spec"].get("volumes") or ()):
         if "projected" in volume and Path(f"{subject.folder}/volumes/{volume['name']}").exists():
             _volume_folder(subject, f"spec.volumes[{index}]", volume)
 
 
 def shared_memory_size(pod: Body) -> int | None:
-    """The size of the pod's /dev/shm in bytes, if a volume sets it; 0 or None: the default of the machine."""
+    """The size of the pod's /dev/shm in bytes. If no volume sets the size, 0 or None: the supervisor chooses it."""
     spec = pod["spec"]
     sizes = {
         volume["name"]: _size_limit(volume["emptyDir"])
@@ -107,12 +107,12 @@ def shared_memory_size(pod: Body) -> int | None:
 
 
 def target_of(mount: Body) -> str:
-    """The absolute mountPath; as a kubelet does, a relative path is taken as a path below `/`."""
+    """The absolute mountPath. A relative path counts as a path below `/`, as for a kubelet."""
     return posixpath.normpath(posixpath.join("/", str(mount.get("mountPath", ""))))
 
 
 def same_path(volume: Body, sub_path: str, target: str) -> bool:
-    """Whether the volume, or its sub-path, is a hostPath of the same path at which it is mounted."""
+    """Whether the volume (or its sub-path) is a hostPath, and has the same path on the machine as in the container."""
     host = (volume.get("hostPath") or {}).get("path")
     return host is not None and posixpath.normpath(posixpath.join(str(host), sub_path)) == target
 
@@ -191,7 +191,7 @@ def _volume_folder(subject: VolumeInput, path: str, volume: Body) -> tuple[str, 
 
 
 def _claim_folder(subject: VolumeInput, claim: Body, path: str) -> str:
-    """The folder of a claim: on a cluster the folder of the bound PersistentVolume, else an own folder."""
+    """The folder of a claim: in a cluster the folder of its PersistentVolume, in the engine a folder of its own."""
     data = referenced(subject.sources, CLAIM, claim, path, subject.pod, name_field="claimName") or {}
     if "volume" not in data:
         folder = f"{subject.claims}/{claim['claimName']}"
@@ -218,7 +218,7 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
         where = f"{path}.sources[{index}]"
         match part:
             case {"serviceAccountToken": wanted}:
-                # Without service accounts (`trainwright run`) there is no file; the preflight check says so.
+                # Without service accounts (`trainwright run`) no token file is written. The preflight check says so.
                 if body := subject.sources.get(token_source(wanted)):
                     name = _inner_path(str(wanted.get("path", "")), f"{where}.serviceAccountToken.path")
                     files[name] = str(body["token"]).encode(), mode

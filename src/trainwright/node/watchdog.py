@@ -2,10 +2,11 @@
 """Watching a process that must answer regularly, and fencing a supervisor that does not answer.
 
 The engine watches its agents, and an agent watches its supervisor; `silence` decides when a process counts as dead. On
-Linux /proc says what a silent process does; elsewhere only the time counts.
+Linux, /proc shows what a silent process does. On other systems, only the time counts.
 
-Fencing kills all processes of a node before its replicas start elsewhere, since no replica may run twice. A supervisor
-whose agent has ended normally ends its pods and itself. A supervisor that is stopped, hung or killed cannot do that.
+Fencing kills all processes of a node before its replicas start on another node, since a replica must not run twice.
+Usually a supervisor ends its pods and itself after its agent has ended. A supervisor that is stopped, hung or killed
+cannot end its pods.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class Watchdog:
         self._answered = True
 
     async def run(self, on_blocked: Callable[[Silence], None]) -> Silence:
-        """Wait until the process is stopped or hung. `on_blocked` is called when it begins to wait for a disk."""
+        """Wait until the process counts as stopped or hung. Calls `on_blocked` when it has waited long for a disk."""
         loop = asyncio.get_running_loop()
         silence, last = Silence(), loop.time()
         while True:
@@ -60,7 +61,7 @@ class Watchdog:
 
 
 def described(silence: Silence) -> str:
-    """The silence as text: `is stopped and has not answered for 12 s`."""
+    """The silence as text, such as `is stopped and has not answered for 12 s`."""
     seconds = silence.seconds + silence.blocked
     return f"{_STATE_TEXTS[silence.liveness]} and has not answered for {seconds:.{0 if seconds >= 2 else 1}f} s"
 
@@ -69,7 +70,7 @@ def described(silence: Silence) -> str:
 OnStuck = Callable[[list[int]], None]
 
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.01, 0.5
-#: Killed processes should have ended after this time; a process that waits for a broken disk may never end.
+#: A killed process that has not ended after this time is reported: if it waits for a broken disk, it may never end.
 _KILL_TIMEOUT_SECONDS = 10.0
 _STOPPED_STATES = ("T", "t")
 _HAS_PROC = Path("/proc/self").is_dir()
@@ -94,7 +95,7 @@ def unkillable(node: str, left: list[int]) -> str:
 async def see_out(
     supervisor: Process, folder: Path, on_stuck: OnStuck, patience: float = _KILL_TIMEOUT_SECONDS
 ) -> None:
-    """Wait until a supervisor whose agent has ended has ended, too, with all its pods; fence it if it does not.
+    """Wait until a supervisor without an agent has ended, with all its pods. Fence it if it does not end in time.
 
     `folder` is the supervisor's own folder. `on_stuck` is called once if processes do not end for a long time.
     """
@@ -118,11 +119,11 @@ async def fence(supervisor: Process, folder: Path, on_stuck: OnStuck) -> None:
     await _kill_until_none(lambda: _kill_pods(supervisor, folder), on_stuck)
     supervisor.send(signal.SIGKILL)
     await _kill_until_none(lambda: [] if supervisor.ended() or supervisor.pidfd < 0 else [supervisor.pid], on_stuck)
-    await _kill_remaining(folder, on_stuck)  # a SIGCONT from elsewhere may have continued the supervisor
+    await _kill_remaining(folder, on_stuck)  # if SIGCONT continued the supervisor, some processes may be left
 
 
 def _kill_pods(supervisor: Process, folder: Path) -> list[int]:
-    """Kill the pods once. Returns what still runs: their processes, and the supervisor if it is not stopped yet."""
+    """Stop the supervisor, kill its pods. Returns the processes that still ran, and the supervisor if it still runs."""
     supervisor.send(signal.SIGSTOP)
     if not _HAS_PROC:
         for entry in _running_containers(folder).values():

@@ -2,8 +2,8 @@
 """Watches of an agent: `ResourceFollower` lists and watches a resource; `ConfigMapWaiter` waits for ConfigMaps.
 
 A container that cannot be configured waits for its ConfigMaps. In the embedded engine one watch on our label serves all
-containers of a node. On another cluster the agent may watch only the ConfigMaps that its pods refer to, each by its
-name, as kubelets do. All other missing objects are looked up again every few seconds.
+containers of a node. In another cluster the agent is allowed to watch only the ConfigMaps that its pods refer to, each
+by its name, as kubelets do. The agent looks for other missing objects every few seconds.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class ResourceFollower:
 
     async def _wait_before_next(self, error: ApiError | None) -> None:
         if error is None:
-            await asyncio.sleep(self._wait)  # the server ended the watch: continue from its last version
+            await asyncio.sleep(self._wait)  # the server ended the watch: continue after its last event
         elif not isinstance(error, GoneError):
             self._feed.relist()
             if isinstance(error, ForbiddenError):
@@ -58,9 +58,9 @@ class ResourceFollower:
             self._wait = min(2 * self._wait, self._delays.max_api_retry)
 
 
-#: The wait before a container reads a ConfigMap again whose watch has a newer version than the container read.
+#: If the watch already has a newer ConfigMap than the agent has read for a container, a wait takes only this time.
 _REREAD_DELAY_SECONDS = 0.05
-#: The watch of one name ends this many seconds after the last wait, since a container mostly waits several times.
+#: The watch of one ConfigMap ends this many seconds after the last wait, since a container often waits several times.
 _IDLE_WATCH_SECONDS = 30.0
 
 
@@ -77,7 +77,7 @@ class ConfigMapWaiter:
         self._woken = asyncio.Event()
 
     async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Wait until a ConfigMap has a newer version than the known version (0: no object), at most `seconds`."""
+        """Wait until a ConfigMap is newer than its known version, at most `seconds`. Version 0: it did not exist."""
         if not known:
             await asyncio.sleep(seconds)
             return
@@ -96,7 +96,7 @@ class ConfigMapWaiter:
             if self._label_watch is None:
                 follower = ResourceFollower(self._cluster, CONFIG_MAPS.whole(), Selection(labels=KIND), self._delays)
                 self._label_watch = watch = loop.create_task(follower.run(self._listed, self._changed))
-                # Containers of an agent that may not watch look for their ConfigMaps again after each delay.
+                # If the agent is not allowed to watch, containers look for their ConfigMaps again after each delay.
                 follower.on_forbidden = lambda _: watch.cancel()
             yield
             return

@@ -25,7 +25,8 @@ _SUPERVISOR_LOST = "SupervisorLost"
 class PodWorker:
     """Runs one pod until its object is gone.
 
-    `before` removes an earlier pod of the same name: this pod waits for it. A pod with a `refusal` fails at once.
+    The task `before` removes an earlier pod of the same name; this pod waits for that task. A pod with a `refusal`
+    fails at once.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class PodWorker:
         Returns the task to wait for, if any.
         """
         if self.pod.ended:
-            return self._stop_task or self._run_task  # it may still be writing the last status
+            return self._stop_task or self._run_task  # the task may still be writing the last status
         if self.pod.context.settings.kubelet and not self._deleting:
             self.pod.failure = self.pod.failure or _AGENT_STOPPED
         self._begin_stop(self.pod.grace_seconds if grace is None else grace)
@@ -143,7 +144,7 @@ class PodWorker:
                 group.create_task(self._run_container(container, pod.restart_policy))
 
     async def _run_container(self, container: ContainerRecord, restart_policy: str) -> None:
-        """Start a container, and restart it for as long as the policy says."""
+        """Start a container, and restart it as often as the policy says."""
         while True:
             if container.view.code is None:
                 await lifecycle.start_container(self.pod, container)
@@ -166,9 +167,9 @@ class PodWorker:
             probing.cancel()
 
     async def _back_off(self, container: ContainerRecord) -> None:
-        """Wait before a restart. The first one does not wait; each next one waits twice as long as the one before.
+        """Wait before a restart. The first restart has no wait. After that, each wait is twice the previous wait.
 
-        A container that ran long enough begins without a wait again.
+        If a container ran for `backoff_reset` seconds, its next restart counts as its first restart.
         """
         delays, view = self.pod.context.settings.delays, container.view
         if loop_time() - container.started_loop_time >= delays.backoff_reset:
@@ -184,7 +185,7 @@ class PodWorker:
         container.backoff = longer if container.backoff else delays.restart_backoff
 
     def _begin_stop(self, grace: float) -> None:
-        """Stop the pod within `grace` seconds, or earlier if that was asked for before."""
+        """Stop the pod within `grace` seconds, or at the earlier time that an earlier call has set."""
         self.pod.kill_by(loop_time() + grace)
         if self._stop_task is None or self._stop_task.done():
             self._stop_task = self._loop.create_task(self._stop())
@@ -194,7 +195,7 @@ class PodWorker:
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
         if not self.pod.ended:
-            deadline = self.pod.kill_time or 0.0  # without one, no container runs any more
+            deadline = self.pod.kill_time or 0.0  # None only if the supervisor was lost: then no container runs
             running = [one for one in self.pod.containers if one.live]
             await asyncio.gather(*(lifecycle.stop_container(self.pod, one, deadline) for one in running))
             self.pod.stopped = True
@@ -222,6 +223,6 @@ class PodWorker:
 
 
 def _go_duration(seconds: float) -> str:
-    """`10s`, `2m40s`: as Go writes durations."""
+    """The duration as Go writes it, such as `10s` or `2m40s`."""
     minutes, rest = divmod(seconds, 60)
     return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machinery that drives `core`: informers, caches, work queue, controller, executor, leader election, metrics.
 
-Start with `controller`, which is the main loop. `ports` defines what an engine must offer.
+Start with `controller`, which is the main loop. `ports` defines the interfaces that an engine must implement.
 """

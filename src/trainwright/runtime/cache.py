@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller knows of the cluster: a cache of the objects of each resource, by key and by owning job.
 
-The watch and our own writes update a cache. It guarantees read-your-writes: the response of a write enters at once if
-its resourceVersion is higher than the cached version, and an old watch event cannot restore an object that we deleted.
-A response whose version the watch has already passed is ignored: if its object is not cached, it was deleted in the
-meantime. So a late watch can delay an action but never cause it twice, and the controller needs no list of expected
+The watch and our own writes update a cache. A cache guarantees read-your-writes: it stores the response of a write at
+once, and an old watch event cannot restore an object that we deleted. Sometimes the watch reports a write before the
+response arrives. Then the cache ignores the response, because the object may have been changed or deleted since. So a
+late watch can delay an action but cannot cause the same action twice, and the controller needs no list of expected
 changes.
 """
 
@@ -34,16 +34,16 @@ from trainwright.runtime.ports import (
 )
 from trainwright.runtime.settings import ControllerSettings
 
-#: Namespace and UID of a job. An object whose label names the UID of a job in another namespace is not its child.
+#: Namespace and UID of a job. An object in another namespace is not a child of the job, even with the UID as a label.
 OwnerKey = tuple[str, str]
 #: Identifies a job: the lower-case name of its kind, and its namespace and name.
 JobKey = tuple[str, Key]
-#: Upper bound on removed nodes that are remembered. The pods of older nodes have been replaced long before.
+#: Upper bound on remembered removed nodes. The pods of nodes that were removed earlier have been replaced already.
 _MAX_REMOVED_NODES = 1024
 
 
 class Cache:
-    """The objects of one resource. Methods that change it return the UIDs of the jobs whose children changed."""
+    """The objects of one resource. Methods that change the cache return the UIDs of jobs whose children changed."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
@@ -61,7 +61,7 @@ class Cache:
 
     @property
     def newest_version(self) -> int:
-        """The newest version known here. A new list must not be older."""
+        """The newest version that this cache knows. A new list must not be older than this version."""
         return max(self._watched_version, self._written_version)
 
     def get(self, key: Key) -> Any:
@@ -80,7 +80,7 @@ class Cache:
         return found
 
     def owners(self) -> tuple[OwnerKey, ...]:
-        """The jobs that have children here."""
+        """The jobs that have children in this cache."""
         return tuple(self._by_job)
 
     def keys(self) -> tuple[Key, ...]:
@@ -94,7 +94,7 @@ class Cache:
     # -- from the watch ------------------------------------------------------------------------------------------
 
     def replace(self, page: ListPage) -> set[str]:
-        """Take over a list. Objects missing in the list are removed, unless we wrote them after the list was made."""
+        """Store the objects of a list. Remove objects that are not in the list, unless we wrote them after the list."""
         changed_jobs: set[str] = set()
         listed, uids = set(), set()
         for item in page.items:
@@ -107,7 +107,7 @@ class Cache:
             meta, _ = self._items[key]
             if int(meta.resource_version or 0) <= list_version:
                 changed_jobs |= self._remove(key)
-        # The list may be older than our deletes. The watch still has to report the deletion of objects in the list.
+        # The list may be older than our deletions. The watch will still report the deletion of each object in the list.
         self._tombstones = {key: tombstone for key, tombstone in self._tombstones.items() if tombstone[0] in uids}
         self._watched_version = max(self._watched_version, list_version)
         self.synced = True
@@ -217,11 +217,11 @@ class NodeIndex:
                 self._known[key.name] = node
                 if before is None or _relevant_state(before) != _relevant_state(node):
                     changed.add(key.name)
-        # Whether a node that does not answer counts as lost depends on how many other nodes answer.
+        # Also check the pods of all unready nodes: the number of ready nodes decides if an unready node counts as lost.
         return changed | {name for name, node in self._known.items() if not node.ready} if changed else changed
 
     def add_missing(self, names: Iterable[str]) -> None:
-        """Mark nodes as removed from now on if pods name them and no list has them."""
+        """Add unknown nodes as removed nodes: pods are on these nodes, but the API server has no such nodes."""
         if not self.cache.synced:
             return
         for name in names:
@@ -240,7 +240,7 @@ class NodeIndex:
 
 
 def _relevant_state(node: Node) -> tuple[object, ...]:
-    """The parts of a node that decisions depend on: conditions without heartbeats, spec, and allocatable devices."""
+    """The parts of a node that decisions use: its conditions (not their heartbeat times), spec, allocatable devices."""
     conditions: tuple[tuple[str, str, datetime | None], ...] = tuple(
         [(one.type, one.status, one.last_transition_time) for one in node.status.conditions or ()]
     )
@@ -263,7 +263,7 @@ class ClusterCache:
         self.children = {(cache.resource.api_version, cache.resource.kind): cache for cache in caches}
 
     def affected_jobs(self, keys: set[Key]) -> set[str]:
-        """The UIDs of jobs with pods on one of these nodes, if the state of the node has changed."""
+        """The UIDs of the jobs to check after these nodes changed: jobs with pods on changed or unready nodes."""
         nodes = self.nodes.update(keys)
         pods = [pod for pod in self._pods.items() if pod.spec.node_name in nodes] if nodes else []
         return {uid for pod in pods if (uid := (pod.metadata.labels or {}).get(JOB_UID))}

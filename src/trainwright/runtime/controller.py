@@ -2,7 +2,7 @@
 """The main loop: one controller reconciles the jobs of all kinds.
 
 Informers keep the caches up to date and put jobs into the work queue. `_pass` handles one job: it reads the caches,
-lets `core.reconcile` decide, and carries the plan out. The controller itself decides nothing about a job.
+calls `core.reconcile`, which decides, and carries out the plan. The controller itself decides nothing about a job.
 """
 
 import asyncio
@@ -35,9 +35,11 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 _LOG = logging.getLogger(__name__)
 #: After a conflict the watch normally requeues the job. If the watch is late, the job is requeued after this delay.
 _CONFLICT_RETRY_SECONDS = 1.0
-#: Large jobs get bursts of events: the controller collects events for this many times the CPU time of the last pass.
+#: Large jobs get many events in a short time, so the controller delays a pass to handle many events together. The delay
+#: is the CPU time of the job's last decision, multiplied by this factor.
 _COALESCE_PER_DECISION_SECOND = 15.0
-#: The longer the queue, the longer the controller collects events, so that fewer passes are needed for each job.
+#: If the queue is long, passes are delayed too, so that each job needs fewer passes. The first number is the delay per
+#: queued job; the second number is the maximum delay. The longest of all delays applies.
 _COALESCE_PER_QUEUED_JOB_SECONDS, _MAX_QUEUE_COALESCE_SECONDS = 0.01, 1.0
 _DRAIN_POLL_SECONDS = 0.01
 
@@ -63,11 +65,11 @@ class Controller:
         self._job_metrics = JobMetrics(self.telemetry)
         self._settings = settings or ControllerSettings()
         self._clock = clock
-        #: Returns the site for one pass and reserves the names and ports that the pass needs: `reconcile` does no I/O.
+        #: Returns the site for one pass and reserves addresses and ports for it, because `reconcile` does no I/O.
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
         self._states: dict[JobKey, JobState] = {}
-        # Jobs already being tracked are served before new jobs.
+        # Jobs that already have a state are reconciled before new jobs.
         self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)
         self._uids: dict[str, JobKey] = {}
         self._cache = ClusterCache(clock, self._settings)
@@ -98,7 +100,7 @@ class Controller:
         return not self._ending and any(task.done() for task in self._tasks)
 
     def cleaned_up(self, kind: str, key: Key) -> bool:
-        """Whether a job has ended, is cleaned up and has its final status stored; also true if the job is gone.
+        """Whether a job has ended, its clean-up is over and its final status is stored; also true if the job is gone.
 
         If its clean-up policy keeps pods, later changes of these pods still lead to passes.
         """
@@ -106,7 +108,7 @@ class Controller:
         return state.cleaned_up if state is not None else self._cache.job((kind, key)) is None
 
     async def drain(self, seconds: float) -> bool:
-        """Begin no new pass and wait up to `seconds` for running passes. Returns whether all of them have ended."""
+        """Begin no new pass. Wait up to `seconds` for running passes and return whether all of these have ended."""
         self._ending = True
         end = asyncio.get_running_loop().time() + seconds
         while self._queue.working and asyncio.get_running_loop().time() < end:
@@ -170,7 +172,7 @@ class Controller:
         self._queue.add(job_key, seconds)
 
     async def _report_stuck(self, job_key: JobKey, error: ApiError) -> None:
-        """Send an event if several passes in a row were refused, so that the job's author learns of it."""
+        """Send an event if several passes in a row have failed, so that the job's author learns of the problem."""
         state, document = self._states.get(job_key), self._cache.job(job_key)
         if state is not None and document is not None and state.retry_pause >= self._settings.unanswered:
             await self._publisher.report_stuck(state.load(document).job, state, error)
@@ -239,7 +241,7 @@ class Controller:
     def _schedule_next(
         self, job_key: JobKey, state: JobState, plan: Plan, status_delay: float | None, now: datetime
     ) -> None:
-        """Queue the next pass for the earliest of: the plan's wake-up, a delayed status, a retry, a periodic resync."""
+        """Queue the next pass at the earliest of these: plan's wake-up, delayed status, retry, periodic resync."""
         delays = [delay for delay in (status_delay, state.requeue_seconds) if delay is not None]
         if plan.wake is not None:
             delays.append(max((plan.wake - now).total_seconds(), 0.0))

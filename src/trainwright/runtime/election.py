@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leader election with a Lease. The operator runs its controller inside `Elector.lead`.
 
-The Kubernetes API has no fencing: it accepts a write of an operator that has just lost the lease. So the operator
-counts the lease duration from the moment at which it *sent* the last renewal, by its own clock, and sends a write only
-if the remaining time (`Elector.left`) is longer than the request's timeout. Another operator takes over when, by its
-own clock, the lease has not changed for the whole duration. So the clocks need not agree, and an operator whose process
-was paused finds that no time is left when it continues.
+The Kubernetes API has no fencing: it accepts a write of an operator that has just lost the lease. So the leader
+measures the lease duration by its own clock, from the time at which it *sent* the last renewal, and sends a write only
+if the remaining time (`Elector.left`) is longer than the request's timeout. Another operator takes the lease after the
+lease has not changed for the whole duration, measured by the clock of that operator. So the clocks need not agree, and
+a leader whose process was paused finds no remaining time when it continues.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _RELEASE_TIMEOUT_SECONDS = 3.0
 
 
 class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """The lease, the identity of this operator, and the timing in seconds; Kubernetes has the same defaults."""
+    """The lease, the identity of this operator, and times in seconds, with the same defaults as in Kubernetes."""
 
     key: Key
     identity: str
-    #: A lease that was not renewed for this long may be taken by another operator.
+    #: Another operator can take a lease that was not renewed for this time.
     duration: float = 15.0
-    #: A leader that could not renew the lease for this long stops leading.
+    #: A leader that could not renew the lease for this time stops its work.
     renew: float = 10.0
     #: Time between two attempts to get or renew the lease.
     retry: float = 2.0
@@ -50,26 +50,26 @@ class Elector:
         self._cluster = cluster
         self._clock = clock
         self._config = config
-        #: Loop time until which the lease is certainly ours.
+        #: The time of the event loop until which this operator certainly holds the lease.
         self._held_until = 0.0
-        #: The lease as last seen, and the loop time at which it was first seen with this content.
+        #: The lease that was read last, and the time of the event loop at which this content was first read.
         self._seen: Lease | None = None
         self._unchanged_since = 0.0
-        #: Loop time of the last successful read or write of the lease.
+        #: The time of the event loop at the last successful read or write of the lease.
         self._last_contact: float | None = None
 
     @property
     def unseen(self) -> float:
-        """Seconds since the last successful read or write of the lease; infinite if there was none."""
+        """Seconds since the last successful read or write of the lease; infinite if none has succeeded yet."""
         return inf if self._last_contact is None else asyncio.get_running_loop().time() - self._last_contact
 
     @property
     def left(self) -> float:
-        """Seconds for which the lease is still certainly ours."""
+        """The number of seconds for which this operator certainly still holds the lease."""
         return max(self._held_until - asyncio.get_running_loop().time(), 0.0)
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait for the lease, then run `work` until it ends or the lease is lost. Releases the lease at the end."""
+        """Wait for the lease, then run `work` until `work` ends or the lease is lost. Releases the lease at the end."""
         while not await self._attempt(first=True):
             await asyncio.sleep(self._config.retry * (0.8 + 0.4 * random()))  # noqa: S311 - jitter, not a secret
         _LOG.info(LogMessage("this operator leads", **self._log_fields()))
@@ -85,7 +85,7 @@ class Elector:
             working.result()
 
     async def _renew(self) -> None:
-        """Renew the lease until renewals have failed for too long or another operator holds it."""
+        """Renew the lease until renewals have failed for too long or another operator holds the lease."""
         while self.left > self._config.duration - self._config.renew:
             await asyncio.sleep(self._config.retry)
             await self._attempt()
@@ -96,7 +96,7 @@ class Elector:
         return {"lease": str(self._config.key), "identity": self._config.identity}
 
     async def _attempt(self, *, first: bool = False) -> bool:
-        """Get or renew the lease; return whether we hold it. With `first`, raise errors that a retry cannot solve."""
+        """Get or renew the lease; return whether we hold it. With `first`, raise Forbidden and NotFound errors."""
         sent_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._config.renew):
@@ -119,7 +119,7 @@ class Elector:
         lease = await self._read()
         if lease is None:
             return await self._create(first=first)
-        # By our own clock, the lease must not have changed for the duration that its holder set.
+        # The lease has expired if, by our own clock, it has not changed for the duration that its holder wrote into it.
         duration = lease.spec.lease_duration_seconds or self._config.duration
         expired = asyncio.get_running_loop().time() - self._unchanged_since > duration
         if self._is_other(lease.spec.holder_identity) and not expired:
@@ -158,10 +158,10 @@ class Elector:
         return True
 
     async def _create_namespace(self, missing: NotFoundError) -> None:
-        """Create the lease's namespace. Raises `missing` if the namespace exists: then something else is missing.
+        """Create the lease's namespace. If it exists, the error `missing` has another cause: raise `missing`.
 
-        The elector calls this only after the API server refused the lease, so an installed operator does not need the
-        permission to create namespaces.
+        The elector calls this only after the API server has refused to create the lease. The namespace of an installed
+        operator exists, so an installed operator does not need the permission to create namespaces.
         """
         name = self._config.key.namespace
         body: Body = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": name}}
@@ -177,12 +177,12 @@ class Elector:
         _LOG.info(LogMessage("created the missing namespace of the lease", namespace=name, **self._log_fields()))
 
     def _claimed_spec(self, before: LeaseSpec) -> Body:
-        """The spec of the lease with this operator as the holder, renewed now. A change of holder is counted."""
+        """The spec of a lease that this operator holds and renews now. A change of the holder increases the counter."""
         now, ours = _micro_time(self._clock.now()), before.holder_identity == self._config.identity
         transitions = before.lease_transitions or 0
         return {
             "holderIdentity": self._config.identity,
-            # The API takes whole seconds; the value must not be shorter than the duration that we use.
+            # The API accepts only whole seconds, and the value must not be shorter than the duration that we use.
             "leaseDurationSeconds": ceil(self._config.duration),
             "acquireTime": _micro_time(before.acquire_time) if ours and before.acquire_time is not None else now,
             "renewTime": now,
@@ -202,7 +202,7 @@ class Elector:
         return holder not in (None, "", self._config.identity)
 
     async def _release(self) -> None:
-        """Release the lease, so that the next leader need not wait. If that fails, the lease expires."""
+        """Release the lease, so that the next leader need not wait. If the request fails, the lease expires later."""
         if self.left and self._seen is not None:
             try:
                 async with asyncio.timeout(_RELEASE_TIMEOUT_SECONDS):
@@ -215,7 +215,7 @@ class Elector:
         self._held_until = 0.0
 
     async def _clear_holder(self, lease: Lease) -> None:
-        """Remove the holder. After a conflict, read again: a cancelled renewal may have been stored before."""
+        """Remove the holder. A renewal that we cancelled can cause a conflict; then read the lease and retry once."""
         body = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro_time(self._clock.now())}}
         try:
             await self._cluster.patch(LEASES, self._config.key, body, version=lease.metadata.resource_version)

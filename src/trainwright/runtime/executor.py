@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out: patches, then deletes, then creates. It begins no further write once a write has failed.
+"""Carries out a plan: it patches, then deletes, then creates objects. After a failed write it begins no new write.
 
 The executor puts the response of each write into the cache at once. It creates children concurrently, but in three
-steps: the first child, then the first of each other kind and role, then the rest. An API server that refuses one child
-usually refuses similar children too, and these steps keep the number of refused requests small.
+steps: the first child, then the first child of each other kind and role, then the other children. An API server that
+refuses one child usually refuses similar children too, so these steps keep the number of refused requests small.
 """
 
 import logging
@@ -34,11 +34,13 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 Effect = TypeVar("Effect", Create, Delete, Patch)
-#: A create whose name is still taken is retried after this time: no watch reports that a foreign object has gone.
+#: If another object still has the name of a child, the executor tries to create the child again after this time. No
+#: watch reports the end of the other object if that object is not one of ours.
 _NAME_TAKEN_RETRY_SECONDS = 1.0
-#: A child of an older job that blocks a name for longer than this is reported: its node may never answer again.
+#: If a child of an older job keeps a name for longer than this, the user is told: perhaps the child's node is lost.
 _NAME_TAKEN_REPORT_AFTER = timedelta(seconds=90)
-#: A created child only changes counts, which can wait for this time. The watch reports when the pod starts.
+#: Seconds from the creation of a child to the next pass. The pass is not urgent, because it only updates counts in the
+#: status. If a pod starts earlier, its event causes an earlier pass.
 _CREATED_REQUEUE_SECONDS = 1.0
 
 
@@ -56,7 +58,7 @@ class Executor:
         self._telemetry = telemetry
 
     async def carry_out(self, job: Job, plan: Plan, state: JobState, now: datetime) -> None:
-        """Carry out all of a plan except its status and events."""
+        """Carry out a plan, except its status and its events."""
         await self._each(plan.patches, lambda patch: self._patch(job, patch, state))
         await self._each(plan.deletes, lambda delete: self._delete(job, delete, state))
         await self._create_all(job, plan.creates, state, now)
@@ -74,7 +76,7 @@ class Executor:
     # ------------------------------------------------------------------------------------------------------------
 
     async def _remove_job(self, job: Job, state: JobState) -> None:
-        """Delete the job; the garbage collector removes its children. The event is the only trace of the removal."""
+        """Delete the job; the garbage collector removes its children. Afterwards only the event shows the removal."""
         cache = self._jobs[job.kind]
         request = self._cluster.delete(cache.resource, job.key, uid=job.uid)
         remaining = None
@@ -84,7 +86,7 @@ class Executor:
         _take_over(cache, job.key, job.uid, remaining)
 
     async def _create_all(self, job: Job, creates: Sequence[Create], state: JobState, now: datetime) -> None:
-        """Create all children. After a refusal, create no more children of the same kind and role."""
+        """Create all children. After the server refuses a child, create no more children of the same kind and role."""
         firsts: dict[ChildGroup, Create] = {}
         rest = [create for create in creates if firsts.setdefault(_group(create), create) is not create]
 
@@ -97,14 +99,14 @@ class Executor:
             await self._each(batch, create_unblocked)
 
     def _requeue_if_changed(self, state: JobState, changed_jobs: set[str]) -> None:
-        """Request another pass for a change of our own: it is in the cache, so the watch does not report it again."""
+        """Request another pass after our own change: the cache has it already, so no watch event requests a pass."""
         if changed_jobs:
             state.requeue_in(self._settings.coalesce)
 
     async def _patch(self, job: Job, patch: Patch, state: JobState) -> None:
         cache, version = self._caches.get((patch.api, patch.kind)), ""
         if cache is None:
-            # This patch is for the job itself and replaces a whole list, so it must not overwrite a newer version.
+            # This patch is for the job itself and replaces a whole list, so it must not overwrite a newer list.
             cache = self._jobs[job.kind]
             cached = cache.get(job.key)
             version = cache.resource.meta(cached).resource_version if cached is not None else ""
@@ -132,7 +134,7 @@ class Executor:
         cached = cache.get(Key(job.key.namespace, create.name))
         meta = cache.resource.meta(cached) if cached is not None else None
         if meta is not None and (meta.deletion_timestamp is not None or _belongs_to_predecessor(meta, job)):
-            # The plan creates this child, so the cached object is not this job's: an older job of this name has it.
+            # The name is not free yet: the cached object is being deleted, or it belongs to an older job of this name.
             self._wait_for_name(create, state, now)
             return
         request = self._cluster.create(cache.resource, create.body)
@@ -168,7 +170,7 @@ class Executor:
             return
         meta: Meta = cache.resource.meta(found)
         labels = meta.labels or {}
-        # Informers select by these two labels; without them no watch would report changes of this object.
+        # Informers find objects and their jobs by these two labels; without them, a change would not lead to a pass.
         labelled = KIND in labels and labels.get(JOB_UID) == job.uid
         if labelled and meta.controller is not None and meta.controller.uid == job.uid:
             self._requeue_if_changed(state, cache.add_written(found))
@@ -176,7 +178,7 @@ class Executor:
         elif meta.deletion_timestamp is not None or _belongs_to_predecessor(meta, job):
             self._wait_for_name(create, state, now)
         elif job.handed_over and _made_by_other_controller(meta, job):
-            # Our child needs the name of the child that the other controller made.
+            # Delete the child that the other controller created, because our child needs its name.
             request = self._cluster.delete(cache.resource, Key(job.key.namespace, create.name), uid=meta.uid)
             with suppress(NotFoundError, ConflictError):
                 await self._counted("delete", cache.resource, request, job, create.name)
@@ -186,7 +188,7 @@ class Executor:
             self._refuse(create, state, now, foreign)
 
     def _wait_for_name(self, create: Create, state: JobState, now: datetime) -> None:
-        """Retry soon, because the name of the child will be free. After a long wait, report the blocking object."""
+        """Retry soon, because the name of the child will be free. After a long wait, report the object that has it."""
         kind, name = child_key = _child_key(create)
         if now - state.name_taken_since.setdefault(child_key, now) > _NAME_TAKEN_REPORT_AFTER:
             text = f"a {kind.lower()} {name} of an older job still exists; its node may not answer"
@@ -233,9 +235,9 @@ class Executor:
                 _LOG.debug(LogMessage("write", **fields, name=name, result=result))
 
     async def _each(self, effects: Sequence[Effect], do: Callable[[Effect], Awaitable[None]]) -> None:
-        """Call `do` for several effects at a time. After a failure begin no new call, but await calls that have begun.
+        """Call `do` for several effects at a time. After a failure, begin no new call, but await the running calls.
 
-        A request that has begun may already be stored, so its response must still enter the cache.
+        The server may have stored the change of a running request, so the response must still enter the cache.
         """
         pending = iter(effects)
 
@@ -252,7 +254,7 @@ class Executor:
         if workers <= 1:
             await work()
             return
-        import asyncio  # noqa: PLC0415 - takes 24 ms, and the executor of `trainwright plan` has one worker
+        import asyncio  # noqa: PLC0415 - the import takes 24 ms, and `trainwright plan` has one worker
 
         results = await asyncio.gather(*[work() for _ in range(workers)], return_exceptions=True)
         for error in results:
@@ -261,7 +263,7 @@ class Executor:
 
 
 def _take_over(cache: Cache, key: Key, uid: str, remaining: Any) -> set[str]:
-    """Take over the response of a delete: the object that still exists, or None."""
+    """Take over the response of a delete request: the object that still exists, or None."""
     return cache.remove_deleted(key, uid) if remaining is None else cache.add_written(remaining)
 
 
@@ -280,14 +282,14 @@ def _belongs_to_predecessor(meta: Meta, job: Job) -> bool:
 
 
 def _made_by_other_controller(meta: Meta, job: Job) -> bool:
-    """Whether another controller made the object for this job: it has none of our labels."""
+    """Whether another controller created the object for this job: the job owns it, but it has none of our labels."""
     owner = meta.controller
     labels = meta.labels or {}
     return owner is not None and owner.uid == job.uid and not any(key.startswith(f"{PREFIX}/") for key in labels)
 
 
 def _describe_owner(meta: Meta, job: Job) -> str:
-    """Who controls an object whose name we need, and what the user can do about it."""
+    """A text that says who controls an object whose name we need, and what the user can do."""
     owner = meta.controller
     if owner is None:
         return "no controller owns it; remove it, or give the job another name"

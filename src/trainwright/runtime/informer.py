@@ -30,7 +30,7 @@ from trainwright.runtime.ports import (
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
-#: The pause after a watch ends doubles from the first to the second value.
+#: An informer pauses after a watch has ended. The pause doubles from the first value up to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 #: A function that is called with the UIDs of jobs whose objects changed and with the keys of these objects.
 Listener = Callable[[set[str], set[Key]], None]
@@ -106,7 +106,7 @@ class Informer:
         )
 
     async def _rest(self, error: ApiError | None) -> None:
-        """Wait before the next try, also if the server ends every watch at once without an error."""
+        """Wait before the next try, even without an error, because a server may end each new watch immediately."""
         loop = asyncio.get_running_loop()
         if error is not None and not isinstance(error, GoneError):
             _LOG.warning(LogMessage("watch interrupted", resource=self.cache.resource.id, error=error))
@@ -133,7 +133,7 @@ class Informer:
                 key = Key(meta.namespace, meta.name)
                 before = self.cache.get(key)
                 jobs |= self.cache.apply(change)
-                # The watch also reports our own writes. They are in the cache already and change nothing.
+                # The watch also reports our own writes. These are already in the cache and do not change it.
                 if self.cache.get(key) is not before:
                     keys.add(key)
         self._pause = _FIRST_PAUSE_SECONDS

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and logs the life of each job: phases, restarts, outcomes, the time until a job runs.
+"""Counts and logs what happens to each job: phases, restarts, outcomes, the time until the job runs.
 
-The controller passes in every ledger that is known to be stored. Only differences from the previous ledger count, so a
-repeated pass counts nothing twice, and a write whose response was lost counts when the watch shows it. The first ledger
-of a job counts nothing: the operator that wrote it has counted it.
+The controller calls `observe` with every ledger that is certainly stored. Only differences from the previous ledger
+are counted, so a repeated pass counts nothing twice. If the response of a write was lost, the change is counted when
+the watch reports it. The first ledger that we see counts nothing: its writer has counted it.
 """
 
 import logging

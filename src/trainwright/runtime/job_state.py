@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller keeps in memory about jobs between passes: state of each job, host ports, elastic sizes.
+"""What the controller remembers about jobs between passes: the state of each job, host ports, elastic sizes.
 
-All of this may be lost: it saves work and decides nothing. This includes a ledger that was decided and is stored later:
-if the process dies, the next controller decides the same again.
+A controller can lose all of this without harm: it only saves work. Even a ledger that is decided but not stored
+can be lost. If the process dies, the next controller makes the same decisions again.
 """
 
 import logging
@@ -25,7 +25,7 @@ from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage
 
 _LOG = logging.getLogger(__name__)
-#: Kind and role of children: if the API server refuses one child of a group, it usually refuses all of them.
+#: Kind and role of children. If the API server refuses one child of such a group, it usually refuses the whole group.
 ChildGroup = tuple[str, str]
 #: Kind and name of a child.
 ChildKey = tuple[str, str]
@@ -36,7 +36,7 @@ STUCK_TOPIC: Topic = ("", "pass")
 ELASTIC_TOPIC: Topic = ("", "elastic")
 FOREIGN_TOPIC: Topic = ("", "foreign")
 _JOB_TOPICS = (MANIFEST_TOPIC, STUCK_TOPIC, ELASTIC_TOPIC, FOREIGN_TOPIC)
-#: Time between two checks of what pods wait for; a check of thousands of pods takes a while.
+#: Seconds between two checks of what pods wait for. Checks are not more frequent, because thousands of pods take time.
 _WAIT_CHECK_SECONDS = 10.0
 _NUMBERS = re.compile(r"\d+")
 
@@ -56,29 +56,29 @@ class JobState:
         self.blocked_until: dict[ChildGroup, datetime] = {}
         #: Seconds of the last wait after a refusal.
         self.refusal_waits: dict[ChildKey, float] = {}
-        #: The time since which each child waits because another object has its name.
+        #: For each child that waits because another object has its name: the time at which the wait began.
         self.name_taken_since: dict[ChildKey, datetime] = {}
-        #: The last warning on each topic, without its numbers. A warning is not sent again while it stays the same.
+        #: The text of the last warning on each topic, without digits. A new warning with an equal text is not sent.
         self.warnings: dict[Topic, str] = {}
         #: The current pass requests another pass after this many seconds.
         self.requeue_seconds: float | None = None
-        #: The time since which the stored status has been out of date.
+        #: The time at which the stored status became out of date.
         self.stale_since: datetime | None = None
-        #: Roles and reasons of waiting pods that events have reported, and the time of the last check.
+        #: Pairs (role, reason) for which an event has reported that pods wait, and the time of the last check.
         self.reported_waits: set[tuple[str, str]] = set()
         self._waits_checked_at: datetime | None = None
-        #: Pods that must be deleted still existed. The status is written at once when they are gone.
+        #: Whether pods that must be deleted existed in the last pass. When none is left, the status is due at once.
         self.cleaning = False
-        #: The job has ended, its clean-up is over, and the final status is stored.
+        #: Whether the job has ended, its clean-up is over, and its final status is stored.
         self.cleaned_up = False
-        #: Seconds between the last and the next resync (0: start with the shortest period), and the time of the last.
+        #: Seconds from the last resync to the next (0: begin with the shortest time), and the time of the last resync.
         self.resync_seconds = 0.0
         self.resynced_at: datetime | None = None
-        #: CPU seconds of the last decision. CPU time does not grow when other processes load the machine.
+        #: CPU seconds of the last decision: unlike elapsed time, CPU time does not depend on the load of the machine.
         self.decision_seconds = 0.0
         #: Seconds until the next try after a failed pass.
         self.retry_pause = 0.0
-        #: Time of the next request to an elastic registry that did not answer, and the last pause in seconds.
+        #: If the elastic registry did not answer: the time of the next request to it, and the last pause in seconds.
         self.registry_retry_at: datetime | None = None
         self.registry_pause = 0.0
         self._last_pass: datetime | None = None
@@ -86,7 +86,7 @@ class JobState:
         self._loaded: Loaded | None = None
 
     def load(self, document: Body) -> Loaded:
-        """The decoded job. Each version is decoded once, and the manifest only if it has changed."""
+        """The decoded job. Each version of the job is decoded once; an unchanged manifest is not decoded again."""
         if self._loaded is None or document is not self._document:
             self._loaded, self._document = self._decode(document), document
         return self._loaded
@@ -95,13 +95,13 @@ class JobState:
         before = self._loaded
         same_manifest = before is not None and _manifest(self._document) == _manifest(document)
         if not same_manifest:
-            # A corrected manifest must not wait for the back-off of the old manifest.
+            # A corrected manifest must be tried at once, without the back-off that belongs to the old manifest.
             self.refusals, self.blocked_until, self.refusal_waits = {}, {}, {}
         reloaded = reload(self.kind, before, document.get("status")) if before is not None and same_manifest else None
         return reloaded or load(self.kind, document)
 
     def release_memory(self) -> None:
-        """Drop the decoded job: no pass is scheduled, and thousands of finished jobs would use too much memory."""
+        """Drop the decoded job if no pass is scheduled: thousands of finished jobs would use too much memory."""
         self._loaded, self._document = None, {}
 
     def current_job(self, loaded: Loaded) -> Job:
@@ -114,7 +114,7 @@ class JobState:
             self.unsent_events += (event,)
 
     def is_new_warning(self, topic: Topic, event: JobEvent) -> bool:
-        """Whether this event differs from the last event on its topic; remembers it. Numbers are not compared."""
+        """Whether this event differs, apart from numbers, from the last event on the topic. Remembers this event."""
         before, text = self.warnings.get(topic), _NUMBERS.sub("", repr(event))
         self.warnings[topic] = text
         return before != text
@@ -128,7 +128,7 @@ class JobState:
         return True
 
     def begin_pass(self, now: datetime) -> None:
-        """Begin a pass. If the clock was set back, retries that wait for a time become due at once."""
+        """Begin a pass. If the clock was set back, allow all retries now: the stored retry times are wrong."""
         if self._last_pass is not None and now < self._last_pass:
             self.blocked_until, self.registry_retry_at = {}, None
             self.refusals = {key: replace(one, retry_at=now) for key, one in self.refusals.items()}
@@ -148,9 +148,9 @@ class JobState:
         return self.resync_seconds - since
 
     def expire(self, now: datetime, wanted: Collection[ChildKey]) -> None:
-        """Forget a refusal when its retry time has passed and the plan no longer creates its child.
+        """Forget a refusal if its retry time is over and the plan no longer creates the refused child.
 
-        A refusal of a child that is still wanted stays until the child exists, so that the shown conditions are stable.
+        If the plan still creates the child, the refusal stays until the child exists, so that conditions are stable.
         """
         self.blocked_until = {group: until for group, until in self.blocked_until.items() if until > now}
         self.refusals = {
@@ -211,10 +211,10 @@ def _stored_ports(document: Body) -> set[int]:
 
 
 class ElasticSizePublisher:
-    """Writes the size of elastic jobs to the registry (etcd) that their replicas read, if there is one.
+    """Writes the sizes of elastic jobs to the registry (etcd) that their replicas read, if there is a registry.
 
-    The replicas own the keys and can change a value, so every pass compares it. If the registry does not answer, the
-    publisher sends one event and retries with increasing pauses; the rest of the pass continues.
+    The replicas own the keys and can change a value, so every pass compares the values. If the registry does not
+    answer, the publisher sends one event and retries with increasing pauses, and the pass continues.
     """
 
     def __init__(self, registry: Registry | None, settings: ControllerSettings) -> None:
@@ -222,7 +222,7 @@ class ElasticSizePublisher:
         self._first_pause, self._max_pause = settings.refused, settings.refused_most
 
     async def publish(self, job: Job, announces: Sequence[Announce], state: JobState, now: datetime) -> None:
-        """Write the values that differ. After a failed request, wait until the pause is over."""
+        """Write the values that differ. After a failed request, write nothing until the pause is over."""
         if self._registry is None or not announces:
             return
         if state.registry_retry_at is not None and now < state.registry_retry_at:

@@ -12,7 +12,7 @@ from trainwright.model.ledger import Phase
 from trainwright.runtime.telemetry import Histogram, Telemetry
 
 _Labels = tuple[str, ...]
-#: The labels of one metric, or its only label.
+#: The labels of one metric as a tuple, or a string if the metric has only one label.
 _L = TypeVar("_L", bound=_Labels | str)
 _V = TypeVar("_V")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletes children whose job no longer exists, because the garbage collector of a cluster can be blocked.
 
-`core.removal` says which children may be deleted. The cache may be out of date, so the collector asks the API server
-once more whether the job is gone.
+`core.removal` says which children may be deleted. The cache may be out of date, so before the collector deletes a
+child, it asks the API server whether the job is gone.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ class OrphanCollector:
             except (UnavailableError, TooManyRequestsError):
                 raise
             except ApiError as error:
-                # A request that is refused for one orphan must not stop the collection of the others.
+                # If a request for one orphan fails, the collector must still delete the other orphans.
                 _LOG.warning(LogMessage("orphan not removed", **_log_fields(meta, job), name=meta.name, error=error))
 
     def _candidates(self) -> Iterator[tuple[Cache, Meta, Owner]]:
-        """Children that may be deleted if their job is really gone."""
+        """Children that may be deleted if the API server confirms that their job is gone."""
         alive = {job["metadata"]["uid"] for cache in self._cluster_cache.jobs.values() for job in cache.items()}
         now = self._clock.now()
         for cache in self._cluster_cache.children.values():
@@ -64,7 +64,7 @@ class OrphanCollector:
                         yield cache, meta, job
 
     async def _is_gone(self, namespace: str, job: Owner) -> bool:
-        """Whether the API server has no such job. The operator may list jobs but has no right to get one."""
+        """Whether the API server has no such job. Uses a list, because the operator has no permission to get a job."""
         resource = self._job_resources[job.api_version, job.kind]
         page = await self._cluster.list(resource, Selection(namespace, fields=f"metadata.name={job.name}"))
         return all(one["metadata"]["uid"] != job.uid for one in page.items)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interfaces that an engine implements, and the resources that we read and write.
 
-`Cluster` has the verbs of an API server; `kube` and `local` implement it, and the controller, the scheduler and the
-node agent use nothing else of the engine. `Cluster` raises the ApiErrors of `errors`. The tests in `tests/contract`
+`Cluster` has the verbs of an API server. `kube` and `local` implement it; the controller, the scheduler and the node
+agent use an engine only through `Cluster`. Its methods raise the ApiErrors of `errors`. The tests in `tests/contract`
 define the behaviour of every implementation.
 """
 
@@ -40,7 +40,7 @@ class Resource(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The name that is unique in an API server, like `pods` or `genericjobs.batch.tensorstack.dev`."""
+        """The unique name in an API server, for example `pods` or `genericjobs.batch.tensorstack.dev`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def whole(self) -> "Resource":
@@ -89,7 +89,7 @@ class Propagation(StrEnum):
 
 
 class Selection(Struct, frozen=True):
-    """Selects the objects of a list or a watch. The selectors have the syntax of Kubernetes; empty selects all."""
+    """Selects the objects of a list or a watch. Selectors have the syntax of Kubernetes; an empty value selects all."""
 
     namespace: str = ""
     labels: str = ""
@@ -103,7 +103,7 @@ class Cluster(Protocol):
     """The verbs of an API server. Returned objects are decoded as `resource.type`."""
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """List all objects in the scope, in a state at least as new as the version `not_older_than`."""
+        """List all objects in the scope. The returned state is at least as new as the version `not_older_than`."""
         ...
 
     def watch(
@@ -123,7 +123,7 @@ class Cluster(Protocol):
     async def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Any:
-        """Merge-patch an object or only its status. ConflictError if the object has another UID or another version."""
+        """Merge-patch an object or only its status. Raises ConflictError if the object has another UID or version."""
         ...
 
     async def delete(
@@ -143,7 +143,7 @@ class Registry(Protocol):
     """The key-value store in which replicas of elastic jobs find each other. The replicas own the keys."""
 
     async def revise(self, key: str, value: str) -> str | None:
-        """Replace the value of an existing key and return the old value. A missing key returns None and stays missing.
+        """Replace the value of a key and return the old value. If the key is missing, return None and do not create it.
 
         After an UnavailableError the caller cannot know whether the value was replaced.
         """
@@ -151,7 +151,7 @@ class Registry(Protocol):
 
 
 class Clock(Protocol):
-    """The source of the current time. Tests implement their own."""
+    """The source of the current time. Tests use a clock of their own."""
 
     def now(self) -> datetime:
         """The time in UTC."""
@@ -159,7 +159,7 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """The clock of the machine. No other code reads it: functions get a `Clock` or a time."""
+    """The clock of the machine. No other code reads this clock: functions get a `Clock` or a time as an argument."""
 
     def now(self) -> datetime:
         """The time in UTC."""
@@ -169,16 +169,16 @@ class WallClock:
 class LogPart(Struct, frozen=True, kw_only=True):
     """The part of a container's log that a request asks for. The default is the whole log."""
 
-    #: Continue with new lines until the container ends.
+    #: After the existing lines, send new lines until the container ends.
     follow: bool = False
-    #: The log of the container before its last restart.
+    #: Send the log of the previous container: the container as it was before its last restart.
     previous: bool = False
     #: Put the time of writing before each line.
     timestamps: bool = False
-    #: Only this many lines, counted from the end of the log.
+    #: Send only the last lines of the log: at most this many.
     tail: int | None = None
     since: datetime | None = None
-    #: At most this many bytes of the log.
+    #: Send at most this many bytes of the log.
     limit: int | None = None
 
 
@@ -197,7 +197,7 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 #: The API of the gang scheduler in the embedded engine.
 POD_GROUPS = Resource(T9K_GROUP, T9K_VERSION, "podgroups", "PodGroup", Extra)
-#: The host and ports of a replica where its name does not resolve: `local.addresses`.
+#: An Address object stores hosts and ports of replicas whose names do not resolve; see `local.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when the status of a job is written, and sends the events of a pass once the status is stored.
+"""Decides when the status of a job is written, and sends the events of a pass after the status is stored.
 
-Decisions, the phase and conditions are written at once, and so are the final counts after a clean-up. Other counts are
-written together with the next such change, or when they have been out of date for `count_delay` seconds.
+Changes of decisions, of the phase and of conditions are written at once, and so are the final counts after a clean-up.
+Other counts are written together with the next such change, or after they have been out of date for `count_delay`
+seconds.
 """
 
 from datetime import datetime
@@ -69,13 +70,13 @@ class Publisher:
         return delay if waits else None
 
     def _remaining_delay(self, state: JobState, now: datetime) -> float:
-        """Seconds for which changed counts may still wait. A clock that is set back does not prolong the delay."""
+        """Seconds until changed counts must be written. If the clock was set back, the delay begins again."""
         if state.stale_since is None or state.stale_since > now:
             state.stale_since = now
         return self._count_delay - (now - state.stale_since).total_seconds()
 
     def add_wait_events(self, job: Job, status: Status, state: JobState, now: datetime) -> None:
-        """Add an event for each new reason why pods wait, for kinds that report it. Checks only every few seconds."""
+        """If the kind sets `reports_pods`, add an event for each new reason why pods wait. Checks every few seconds."""
         if not state.kind.reports_pods or job.unmanaged or job.foreign or not state.is_wait_check_due(now):
             return
         for role_and_reason, event in wait_events(status, now).items():
@@ -88,17 +89,17 @@ class Publisher:
         if not job.invalid or job.unmanaged:
             state.warnings.pop(MANIFEST_TOPIC, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
-            # An invalid new job fails, and its status shows the reason. A job that has begun continues unchanged.
+            # The job is invalid, but it has begun or its ledger is unreadable. So the job does not fail; only warn.
             state.warn(MANIFEST_TOPIC, Notice(EventReason.UNFIT, job.invalid))
         if state.unsent_events and state.pending is None:
             events, state.unsent_events = state.unsent_events, ()
             for one in events:
-                # The executor adds events that the kind has not formulated yet.
+                # The executor adds events without a text; the kind formulates the text here.
                 emit = one if isinstance(one, Emit) else state.kind.event(job, Status(job.ledger, ()), one)
                 await self._recorder.record(job, emit)
 
     async def report_stuck(self, job: Job, state: JobState, error: ApiError) -> None:
-        """Send an event about a refused pass. If the API server refuses the status, only an event can report it."""
+        """Report with an event that the API server refuses a write: the server may refuse a status that reports it."""
         text = f"the API server refuses the next step of this job, and the operator retries it: {error.reason}: {error}"
         event = Notice(EventReason.STUCK, text)
         transient = isinstance(error, UnavailableError | TooManyRequestsError)
@@ -113,7 +114,7 @@ def _status_fields(kind: Kind) -> frozenset[str]:
 
 
 def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
-    """Whether the phase or a condition changes, except conditions in `patient`. All other changes are counts."""
+    """Whether the phase or a condition changes, except those named in `patient`. All other changes are counts."""
     if "phase" in change and change["phase"] not in patient:
         return True
     if "conditions" not in change:
@@ -126,9 +127,9 @@ def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
 
 
 def difference(before: Body, after: Body, owned: frozenset[str] | None = None) -> Body:
-    """The merge patch from the stored status to the rendered status. A key is removed only if its value is null.
+    """The merge patch from the stored status to the rendered status. In a merge patch, null removes a key.
 
-    Fields that are not in `owned` stay; without `owned`, all fields are ours.
+    The patch never removes a field that is not in `owned`; without `owned`, it can remove every field.
     """
     patch: Body = {key: None for key in before if key not in after and (owned is None or key in owned)}
     for key, value in after.items():

@@ -13,9 +13,9 @@ from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any
 
-#: This variable names the file to which the hook appends violations. If the variable is not set, the hook is off.
+#: The value of this variable is the path of the file for violations. If the variable is not set, the hook is off.
 VARIABLE = "TRAINWRIGHT_PURITY"
-#: Packages whose functions may do no I/O.
+#: Packages whose functions must not do I/O.
 PURE = ("model", "core", "kinds")
 
 #: The folders of these packages. Computed without pathlib: every command imports this module, and pathlib is slow.
@@ -84,7 +84,7 @@ def _pure_functions(frame: FrameType | None) -> list[CodeType]:
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__del__" and not found:
-            # The garbage collector may run a finalizer inside any function.
+            # The garbage collector can run a finalizer inside any function, so the function did not cause this event.
             return []
         if code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(_FOLDERS):
             found.append(code)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work queue of the controller, with delays and two priorities.
 
-A key is in the queue at most once, and two workers never process the same key at the same time: a key that is added
-while a worker processes it is returned again afterwards. One heap and one timer implement all delays. Keys of high
-priority (jobs already being tracked) overtake keys of low priority (new jobs), up to a limit.
+A key is in the queue at most once, and two workers never process the same key at the same time: if a key is added while
+a worker processes it, `get` returns it again afterwards. One heap and one timer implement all delays. Keys of high
+priority (jobs that the controller already knows) overtake keys of low priority (new jobs), up to a limit.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Generic, TypeVar
 from trainwright.runtime.telemetry import Telemetry
 
 K = TypeVar("K")
-#: The heap may keep this many stale timers in addition to two entries per key.
+#: Old heap entries are removed when the heap has more than two entries per key plus this number.
 _MAX_STALE_TIMERS = 256
-#: This many keys of high priority may overtake a key of low priority.
+#: At most this many keys of high priority overtake the first key of low priority.
 _MAX_OVERTAKES = 8
 
 
@@ -28,7 +28,7 @@ class Queue(Generic[K]):
     def __init__(self, telemetry: Telemetry, is_low_priority: Callable[[K], bool] = lambda _: False) -> None:
         self._telemetry = telemetry
         self._is_low_priority = is_low_priority
-        #: Due time of each key; -inf while the key waits for a worker, so that no timer adds it a second time.
+        #: The due time of each key. It is -inf while the key waits for a worker, so that no timer adds the key again.
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         #: Due keys of high and of low priority, with their due times.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event recorder: writes the events that `kubectl describe` and `trainwright events` show.
+"""The event recorder: writes the events that `kubectl describe` and `trainwright run` show.
 
 The recorder retries an event about the end of a job until the API server stores it or refuses it permanently (for
-example in a namespace that is being deleted). Any other event may be lost if the server does not answer. A pass never
-waits for retries: large clusters keep events in a separate etcd, which can be unavailable while everything else works.
+example in a namespace that is being deleted). Any other event can be lost if the server does not answer. A pass never
+waits for retries, because large clusters store events in a separate etcd, which can fail while everything else works.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ _LOGGED = (
     EventReason.OTHER_SCHEDULER,
     EventReason.FOREIGN,
 )
-#: Upper bound on events that wait for a retry; the oldest are dropped.
+#: Upper bound on events that wait for a retry. Above it, the recorder drops the oldest events.
 _MAX_UNSENT = 10_000
 #: The pause between two retries doubles from the first to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
-#: After a failed request, passes send no events for this time.
+#: After a failed request, `record` sends no events at once for this time.
 _SUSPEND_SECONDS = 5.0
 
 
@@ -46,10 +46,10 @@ class Recorder:
         self._clock = clock
         self._telemetry = telemetry
         self._numbers = count(1)
-        #: Events about the end of jobs that are not stored yet.
+        #: Events about the end of jobs; the API server has not stored these events yet.
         self._unsent: deque[Body] = deque(maxlen=_MAX_UNSENT)
         self._has_unsent = asyncio.Event()
-        #: Loop time until which passes send no events.
+        #: Before this time of the event loop, no event is sent at once, because the last request has failed.
         self._suspended_until = -inf
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class Recorder:
                 self._has_unsent.clear()
 
     async def record(self, job: Job, emit: Emit) -> None:
-        """Send one event at once, unless the last request failed a moment ago."""
+        """Send one event at once, unless a request failed in the last few seconds."""
         now = self._clock.now()
         if emit.event_reason in _LOGGED:
             _LOG.warning(
@@ -76,7 +76,7 @@ class Recorder:
             )
         suffix = f"{int(now.timestamp() * 1e6):x}{next(self._numbers):x}"
         if emit.once:
-            # The name is the same in every operator, so the event is stored only once.
+            # Every operator gives this event the same name, so the API server stores it only once.
             suffix = blake2b(f"{job.uid} {emit.event_reason}".encode(), digest_size=8).hexdigest()
         body = event(job, emit, now, suffix)
         if asyncio.get_running_loop().time() >= self._suspended_until and await self._send(body):
@@ -91,7 +91,7 @@ class Recorder:
         try:
             await self._cluster.create(EVENTS, body)
         except AlreadyExistsError as error:
-            # The event is stored already: its response was lost, or a previous operator sent it.
+            # The event is stored already: the response to our request was lost, or a previous operator sent the event.
             result = error.reason
         except ApiError as error:
             involved = body["involvedObject"]

@@ -5,31 +5,31 @@ from msgspec import Struct
 
 from trainwright.runtime.ports import POD_GROUPS, Resource
 
-#: `count_delay` of the embedded engine: a write is cheap there, and a person may be watching.
+#: `count_delay` of the embedded engine. It is short because writes are cheap there and a user may watch the counts.
 EMBEDDED_COUNT_DELAY_SECONDS = 1.0
 
 
 class ControllerSettings(Struct, frozen=True, kw_only=True):
-    """How the controller works. Settings that influence decisions are in `model.site`."""
+    """Settings of the controller. Settings that influence decisions are in `model.site`."""
 
-    #: Pod events of one job within this time lead to one pass, because the pods of a large job start in bursts.
+    #: All pod events of one job within this time lead to one pass, because many pods of a large job start together.
     coalesce: float = 0.02
-    #: Number of concurrent passes; a pass that waits for the API server does not block the others.
+    #: Number of concurrent passes. A pass that waits for the API server does not block other passes.
     workers: int = 16
     #: Number of concurrent writes of one pass.
     writes: int = 16
     #: Counts in the status are stored after this time, or earlier together with a more important change.
     count_delay: float = 10.0
-    #: An unfinished job is reconciled again after this time. The period doubles while nothing changes; 0 means never.
+    #: An unfinished job is reconciled after this time (0: never). It doubles to `resync_most` while nothing changes.
     resync: float = 15.0
     resync_most: float = 300.0
-    #: A failed pass is retried after this time. The pause doubles with each failure.
+    #: A failed pass is retried after this time, which doubles with each failure up to `retry_most`.
     retry: float = 0.2
     retry_most: float = 30.0
-    #: A child that the API server refused is created again after this time. The pause doubles with each refusal.
+    #: After the API server refused a child, the next try is after this time, which doubles up to `refused_most`.
     refused: float = 1.0
     refused_most: float = 30.0
-    #: A create without an answer counts as refused once the pause between two passes has grown to this time.
+    #: A create request without an answer counts as refused when the pause after failed passes has grown to this time.
     unanswered: float = 0.4
     #: Lower-case names of the kinds of job to manage; None means all.
     kinds: frozenset[str] | None = None
@@ -39,5 +39,5 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     child_events: bool = False
     #: The time between two searches for children whose job is gone; 0 means never.
     orphan_period: float = 0.0
-    #: Resources of children of a whole job (not of one replica) that exist in this cluster.
+    #: The resources of extras that exist in this cluster, apart from ConfigMaps.
     extras: tuple[Resource, ...] = (POD_GROUPS,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that become metrics, as plain counters, and the structured log message.
+"""The plain counters from which `metrics` makes metrics, and the structured log message.
 
 Plain counters are cheap. Importing prometheus_client takes longer than running a small job, so `metrics` is imported
 only when metrics are requested. No metric has the name of a job as a label.
@@ -37,7 +37,7 @@ class Histogram:
 class Occupancy:
     """The number of jobs in one phase, and the total time that jobs have spent in it.
 
-    Two sums are enough for the total, so a request for metrics need not visit every job.
+    The class keeps only sums of times, so a request for metrics does not need to read every job.
     """
 
     def __init__(self) -> None:
@@ -45,12 +45,12 @@ class Occupancy:
         self._began = self._seconds = 0.0
 
     def enter(self, at: float) -> None:
-        """A job enters the phase at this time."""
+        """Record that a job enters the phase at the time `at`."""
         self.count += 1
         self._began += at
 
     def leave(self, began: float, at: float) -> None:
-        """A job that entered the phase at `began` leaves it."""
+        """Record that a job, which entered the phase at `began`, leaves the phase at `at`."""
         self.count -= 1
         self._began -= began
         self._seconds += at - began
@@ -80,10 +80,10 @@ class Telemetry:
         #: The numbers of lists and of watch events, by resource.
         self.lists: Counter[str] = Counter()
         self.watch_events: Counter[str] = Counter()
-        #: The jobs in each phase, by kind and phase, and the time until they run, by kind.
+        #: The jobs in each phase, by kind and phase, and the time until a job runs, by kind.
         self.jobs: dict[tuple[str, str], Occupancy] = {}
         self.time_to_running: dict[str, Histogram] = {}
-        #: Unfinished jobs of another controller, by kind.
+        #: The number of unfinished jobs that another controller manages, by kind.
         self.foreign: Counter[str] = Counter()
         #: The number of restarts by kind and cause.
         self.restarts: Counter[tuple[str, str]] = Counter()

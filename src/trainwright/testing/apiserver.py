@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API server of the simulated world: its objects, their versions, and the watch events that are not delivered yet.
 
-It implements `Cluster` for the operator's executor. None of its verbs waits, so verbs run without an event loop.
+It implements `Cluster` for the operator's executor. Its methods never wait, so they run without an event loop.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -50,7 +50,7 @@ class ApiServer:
         self.made = 0
         #: The bodies with which objects were created, by UID. Patches of a ConfigMap update its data here.
         self.bodies_of: dict[str, Body] = {}
-        #: The same by kind and name, for the last object of this name.
+        #: The same bodies by kind and name. If several objects had the same name, this is the body of the last object.
         self.bodies: dict[Address, Body] = {}
         self.writes: list[str] = []
         #: The operator is killed after this number of writes.
@@ -82,7 +82,7 @@ class ApiServer:
         return child
 
     def remove(self, address: Address, grace: int) -> Child | None:
-        """Delete an object and return it if it still exists: a pod on a node stays until its kubelet has stopped it."""
+        """Delete an object; return None. But a pod on a node stays until its kubelet has stopped it: return the pod."""
         child = self.truth[address]
         if not isinstance(child, Pod) or not grace or not child.spec.node_name:
             return self.put(address, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that create jobs, pods and nodes for tests. The defaults are the normal case; a test sets what it tests."""
+"""Functions that create jobs, pods and nodes for tests. A test sets only the values that it tests."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ class PlainDialect(Struct, frozen=True):
     """The simplest dialect: it uses the template unchanged."""
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol's signature
-        """The template's spec."""
+        """A pod with the template's spec."""
         return {"metadata": {"labels": {"job": job.key.name}}, "spec": replica.role.template.get("spec", {})}
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - a protocol's signature
@@ -47,11 +47,11 @@ class PlainDialect(Struct, frozen=True):
         return {"spec": {"selector": {"name": replica.name}}}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - likewise
-        """No extras."""
+        """The job has no additional objects."""
         return ()
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002 - likewise
-        """No endpoints."""
+        """The job has no endpoints."""
         return {}
 
 
@@ -74,7 +74,7 @@ def job(*roles: Role, ledger: Ledger | None = None, **more: Any) -> Job:
 
 
 def container(name: str = "main", **state: Any) -> ContainerStatus:
-    """A running container; `exit_code=` makes a terminated one, `waiting=` with its reason a waiting one."""
+    """A running container; with `exit_code=` a terminated container, with `waiting=` (a reason) a waiting container."""
     if "waiting" in state:
         return ContainerStatus(name, state=ContainerState(waiting=Waiting(state["waiting"], state.get("message", ""))))
     if "exit_code" in state:
@@ -130,5 +130,5 @@ def node(name: str = "node-1", *, ready: bool = True, since: datetime = NOW, **m
 
 
 def later(seconds: float, start: datetime = NOW) -> datetime:
-    """The time `seconds` after the start."""
+    """The time that is `seconds` after `start`."""
     return start + timedelta(seconds=seconds)

@@ -3,9 +3,9 @@
 
 The caller changes the world (`start`, `exit`, `vanish`, `lose_node` …), runs one pass of the operator (`step`, or
 `step(dies_after=n)`), and moves the `clock`. The operator uses the caches and the executor of `runtime`. A watch event
-reaches the caches when the caller calls `deliver`; responses to the operator's writes reach them at once. The stored
-ledger goes through JSON, as on a real server. With `defers` the operator keeps a ledger that need not be stored at once
-in memory, and loses it when it is killed.
+reaches the caches when the caller calls `deliver`; responses to the operator's writes reach the caches at once. The
+stored ledger is encoded and decoded as JSON, as on a real server. With `defers`, the operator keeps a ledger in memory
+if the ledger need not be stored at once. An operator that is killed loses this ledger.
 """
 
 from collections.abc import Coroutine
@@ -45,7 +45,7 @@ from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing import factories
 from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, DiedError, Note, selected
 
-#: Seconds after which a refused create is tried again.
+#: After the API server refused to create a child, the operator tries again after this many seconds.
 REFUSED = 30
 _SETTINGS = ControllerSettings(writes=1, refused=REFUSED, refused_most=REFUSED, extras=groups_of(KINDS))
 
@@ -55,7 +55,7 @@ class StaleError(Exception):
 
 
 class World:
-    """One job and its children. `truth` has the objects of the API server, `observed` the operator's objects."""
+    """One job and its children. `truth` has the objects of the API server, `observed()` those of the operator."""
 
     def __init__(
         self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = (), defers: bool = False
@@ -69,7 +69,7 @@ class World:
         self.seen_job, self.seen_version = job, 1
         self.gone = False
         self.addresses = 0
-        #: The ConfigMap data that pods read when they started, by UID of the pod.
+        #: The ConfigMap data that each pod read at its start, by UID of the pod.
         self.read: dict[str, dict[str, str]] = {}
         self.plans: list[Plan] = []
         self.server = ApiServer(self.now, lambda: self.job)
@@ -85,7 +85,7 @@ class World:
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
         self._cluster_cache.jobs.setdefault(self.job.kind, Cache(kind))
         self._executor = Executor(self.server, self._cluster_cache, _SETTINGS, telemetry)
-        self._state = JobState(KINDS[0], self.job.uid)  # the kind is not used, because it only decodes documents
+        self._state = JobState(KINDS[0], self.job.uid)  # any kind: only `load` uses it, which is not called here
 
     def now(self) -> datetime:
         """The current time: the world is the `Clock` of its operator."""
@@ -161,19 +161,19 @@ class World:
             chosen = self.notes[position % len(self.notes)]
             note = next(earlier for earlier in self.notes if earlier.address[0] == chosen.address[0])
             self.notes.remove(note)
-            # A watch reports an object as deleted when it loses the labels that the watch selects.
+            # If an object loses the labels that a watch selects, the watch reports the object as deleted.
             what = note.what if selected(note.child) else WatchEventType.DELETED
             api = note.child.api_version if isinstance(note.child, Extra) else "v1"
             self._cluster_cache.children[api, note.address[0]].apply(WatchEvent(what, str(note.version), note.child))
 
     def catch_up(self) -> None:
-        """Deliver all watch events and the stored job."""
+        """Deliver all watch events and the stored job to the operator."""
         while self.notes:
             self.deliver()
         self._see_job()
 
     def _see_job(self) -> None:
-        """Give the operator the stored job, with the ledger that it has not stored yet."""
+        """Give the operator the stored job. A pending ledger in the operator's memory replaces the stored ledger."""
         self.seen_job = self.job if self.pending is None else replace(self.job, ledger=self.pending)
         self.seen_version = self.version
 
@@ -234,14 +234,14 @@ class World:
             self.put(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
     def unplace(self, name: str) -> None:
-        """The scheduler reports that no node fits a pod. A second report keeps the time of the first."""
+        """The scheduler reports that no node fits a pod. A second report does not change the time of the first."""
         pod = self._pod(name)
         if not pod.spec.node_name and not pod.status.conditions:
             condition = ObjectCondition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
             self.change(name, conditions=(condition,))
 
     def start(self, name: str, node: str = "node-1") -> None:
-        """Start a pod. The pod runs, or waits for a ConfigMap that it needs. A spare pod only reserves its place."""
+        """Start a pod. It runs, or it waits for a ConfigMap that it needs. A spare pod is only bound to its node."""
         self.bind(name, node)
         if (self._pod(name).metadata.labels or {}).get(ATTEMPT) == SPARE:
             return
@@ -290,7 +290,7 @@ class World:
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
     def crash(self, name: str, code: int = 1) -> None:
-        """The container of a pod ends, and its kubelet waits for the back-off before the restart."""
+        """The container of a pod fails, and the kubelet waits for the back-off time before the restart."""
         end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
         waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
         crashed = ContainerStatus(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
@@ -311,7 +311,7 @@ class World:
         return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
-        """The gang scheduler admits all groups, if it must admit a group before its pods are created."""
+        """The gang scheduler admits all pod groups. Schedulers that admit no group before its pods exist do nothing."""
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
             if gang is not None and gang.admitting_phases and isinstance(child, Extra) and child.status is None:
@@ -336,7 +336,7 @@ class World:
         if self.nodes is None or not node:
             return False
         known = self.nodes.get(node)
-        # The pod garbage collector removes the pods of a node that does not exist.
+        # If the node does not exist, it does not count as dead: the pod garbage collector removes its pods.
         return known is not None and not known.ready
 
     def lose_node(self, name: str) -> None:
@@ -355,7 +355,7 @@ class World:
             self.nodes = self.nodes | {name: factories.node(name, since=self.clock)}
 
     def wait(self, seconds: float) -> None:
-        """Move the clock; a negative number sets it back."""
+        """Set the clock forward by this many seconds; a negative number sets the clock back."""
         self.clock += timedelta(seconds=seconds)
 
     # -- until nothing changes -----------------------------------------------------------------------------------

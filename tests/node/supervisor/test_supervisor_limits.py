@@ -28,7 +28,9 @@ def _need_cgroups() -> None:
 
 def _places() -> set[Path]:
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]
-    return {path for mount in mounts for path in Path(mount).rglob("trainwright-*") if path.is_dir()}
+    # `os.walk` skips groups that other processes remove meanwhile; `rglob` would fail.
+    found = (Path(parent) / name for mount in mounts for parent, names, _ in os.walk(mount) for name in names)
+    return {path for path in found if path.name.startswith("trainwright-")}
 
 
 def _ours(one: Supervised) -> list[Path]:

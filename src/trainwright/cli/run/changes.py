@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--set PATH=VALUE`: edit a manifest before it is checked.
 
-A path has the form that problems use: `spec.replicaSpecs[0].replicas`. An entry of a list can also be selected by its
-type or name: `spec.replicaSpecs[worker]`. Missing keys are created; the check that follows refuses unknown keys.
+A path has the same form as in messages about problems, for example `spec.replicaSpecs[0].replicas`. The type or name of
+a list entry can replace its index: `spec.replicaSpecs[worker]`. Missing keys are created; later, the check of the
+manifest refuses unknown keys.
 """
 
 import re
@@ -21,12 +22,12 @@ from trainwright.model.problem import nearest, shown
 _PART = re.compile(
     r'\[(?:(?P<index>\d{1,6})|(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<word>[^\]"=]+))\]|\.?(?P<key>[^.\[\]"=]+)'
 )
-#: The keys that can select an entry of a list.
+#: The keys whose value can select an entry of a list.
 _NAME_KEYS = ("type", "name")
 
 
 class EntryName(str):
-    """The name of an entry of a list, as opposed to a key of a mapping."""
+    """The name that selects an entry of a list. (A plain `str` is a key of a mapping.)"""
 
     __slots__ = ()
 
@@ -64,7 +65,7 @@ def _step(match: re.Match[str]) -> str | int | EntryName:
 
 
 def _value(whole: str, text: str) -> Any:
-    """The value of the YAML text; no text means an empty string, `null` removes the field."""
+    """The value of a YAML text. An empty text is an empty string, and `null` removes the field."""
     if not text:
         return ""
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright run`: its options, all checks, the locks of the jobs' names, and the start of the run."""
+"""`trainwright run`: defines the options, checks the input, locks the names of the jobs, and starts the run."""
 
 import os
 import shutil
@@ -200,7 +200,7 @@ def _check_torchrun(shape: CommandShape, env: dict[str, str]) -> None:
 
 
 def _free_port() -> int:
-    """A free port for rank 0. Plain processes share the ports of this machine, and PyTorch listens on all addresses."""
+    """A port for rank 0. It must be free on all addresses of this machine, because PyTorch listens on all addresses."""
     from trainwright.node.network.pools import LOOPBACK, PortPool, ranges  # noqa: PLC0415 - only a run of a command needs it
 
     return PortPool(ranges(), start=os.getpid()).take(LOOPBACK)

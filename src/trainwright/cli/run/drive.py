@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Create the view, the engine and the session of a run, and run the session.
 
-After the engine has started, and before the first object is created, the last checks refuse a job that this machine
-cannot run.
+After the engine has started, and before the first object is created, a last check refuses jobs that this machine cannot
+run.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start
             working=_current_folder(),
             runtime=options.runtime,
             nodes=options.nodes,
-            node_grace=options.node_grace,
+            silence_grace=options.node_grace,
             revive=options.revive,
             devices=options.devices,
             env=options.env,
@@ -90,7 +90,7 @@ def _registry(servers: str) -> Registry | None:
 
 
 def _current_folder() -> Path:
-    """The folder for commands without a workingDir."""
+    """The working directory of containers that have no workingDir."""
     try:
         return Path.cwd()
     except OSError:
@@ -100,7 +100,7 @@ def _current_folder() -> Path:
 
 
 class _Notices:
-    """Notices of the engine, each shown once. Notices wait until there is a view."""
+    """Shows each notice of the engine once. Keeps notices until there is a view that can show them."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -123,7 +123,7 @@ def _skipped(intake: RunInput) -> list[str]:
 
 
 def _unreachable_servers(runtime: str, servers: str) -> list[str]:
-    """A notice: a pod with its own network has its own loopback address, so it cannot reach a server on ours."""
+    """A notice about servers on a loopback address: a pod with its own network cannot reach our loopback address."""
     hosts = [server.rpartition(":")[0] for server in servers.split(",")]
     loopback = [host for host in hosts if host in ("localhost", "[::1]") or host.startswith("127.")]
     if runtime != "sandbox" or not loopback:
@@ -133,7 +133,7 @@ def _unreachable_servers(runtime: str, servers: str) -> list[str]:
 
 
 def _missing_etcd(intake: RunInput, options: RunOptions) -> list[str]:
-    """A notice about jobs whose replicas wait for each other for ever, because the jobs have no etcd server."""
+    """A notice about jobs that need an etcd server but have none: their replicas would wait for each other for ever."""
     names = [task.key.name for task in intake.tasks if needs_etcd(task.loaded.job, options.env)]
     if options.etcd_server or not names:
         return []
@@ -155,7 +155,7 @@ def _view(writer: BackgroundWriter, options: RunOptions, start: RunStart, runtim
 
 
 async def _check(engine: Engine, intake: RunInput, variables: Iterable[str]) -> None:
-    """Raise InputRefused if this machine cannot run a job, after all problems are printed."""
+    """Print all reasons why this machine cannot run the jobs. Raises InputRefused if there are such reasons."""
     nodes = (await engine.cluster.list(NODES.whole())).items
     bad = 0
     for task in intake.tasks:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--env` and `--env-file`: variables for replicas in addition to the variables of the manifest.
+"""`--env` and `--env-file`: variables for replicas, in addition to the variables in the manifest.
 
-Each variable has the same effect as at the end of `env` of every container. The values stay in the memory of the run:
-neither the job nor the record contains them, so a secret is not written to disk.
+Each variable has the same effect as a variable at the end of the list `env` of every container. The values stay in the
+memory of the run: neither the job nor the record contains the values, so a secret is not written to disk.
 """
 
 import re
@@ -55,7 +55,7 @@ _WELL_KNOWN = (
 
 
 def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """All variables by name. A later one replaces an earlier one, and `--env` wins over files. Raises UsageError."""
+    """All variables by name. A later value replaces an earlier one; `--env` is read after files. Raises UsageError."""
     found: dict[str, str] = {}
     for file in files:
         for where, text in _lines(file):
@@ -66,7 +66,7 @@ def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, st
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
-    """The lines with variables, each with its file and line. A comment is a whole line, as in an env file of Docker."""
+    """For each line with a variable: `FILE:NUMBER` and the line. `#` begins a comment only at the start of a line."""
     shown = click.format_filename(file)
     try:
         with Path(file).open("rb") as stream:
@@ -85,7 +85,7 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _variable(text: str, where: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """NAME=VALUE with the value as it is written, quotes included; or NAME with its value in our environment."""
+    """Parse NAME=VALUE (quotes are part of the value), or only NAME: its value is then the value in our environment."""
     name, equals, value = text.partition("=")
     if not equals:
         name = name.rstrip()
@@ -106,7 +106,7 @@ def _variable(text: str, where: str, environ: Mapping[str, str]) -> dict[str, st
 
 
 def check(variables: Iterable[str], tasks: Iterable[JobToRun]) -> None:
-    """Raise UsageError for a variable that the kind of a job sets, because a replica needs it to find its peers."""
+    """Raise UsageError if the kind of a job sets one of these variables: replicas need it to find each other."""
     names = list(variables)
     for task in tasks if names else ():
         taken = _set_by_kind(names, task.loaded.job)
@@ -116,7 +116,7 @@ def check(variables: Iterable[str], tasks: Iterable[JobToRun]) -> None:
 
 
 def _set_by_kind(names: list[str], job: Job) -> list[str]:
-    """The variables that the kind overwrites in a pod although the template has them."""
+    """The variables that the kind of the job sets in a pod even if the template already sets them."""
     mark = "given"
     taken: dict[str, None] = {}
     for role in job.roles:
@@ -137,7 +137,7 @@ def _with_env(role: Role, entries: list[Body]) -> Body:
 
 
 def not_passed(passed: Iterable[str], tasks: Iterable[JobToRun], environ: Mapping[str, str]) -> list[str]:
-    """A notice with the names of well-known variables that are set in our environment and that no container gets."""
+    """A notice with the names of well-known variables that our environment has but that no container gets."""
     known = {*passed, *_in_manifests(tasks)}
     names = [name for name in _WELL_KNOWN if environ.get(name) and name not in known]
     return [f"not passed to replicas: {', '.join(names)}; to pass a variable, give --env NAME"] if names else []

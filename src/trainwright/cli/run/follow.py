@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follow the jobs, pods, events and logs of a run, and send them to the model, the view and the record.
 
-Each start of a container has a log file: LOGS/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log.
+Each start of a container has its own log file: LOGS/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log.
 """
 
 import time
@@ -21,7 +21,7 @@ from trainwright.runtime.ports import Cluster, ListPage, Resource, WatchEvent, W
 
 
 class FoundLog(Struct, frozen=True, gc=False):
-    """A log file that is new, or that does not grow any more (`ended`)."""
+    """A new log file, or (if `ended` is true) a log file that no longer grows."""
 
     path: str
     source: LogSource
@@ -29,7 +29,7 @@ class FoundLog(Struct, frozen=True, gc=False):
 
 
 class LogSources:
-    """Finds the log files of pods from the statuses of their containers."""
+    """Computes the paths of the log files of pods from the statuses of their containers."""
 
     def __init__(self, logs: str) -> None:
         self._logs = logs
@@ -37,14 +37,14 @@ class LogSources:
         self._seen: dict[tuple[str, str], tuple[int, bool]] = {}
 
     def look(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
-        """New and ended log files of a pod."""
+        """The log files of a pod that are new or have ended since the last call."""
         status = pod.get("status") or {}
         for group in ("initContainerStatuses", "containerStatuses"):
             for one in status.get(group) or ():
                 yield from self._container(one, pod, replica)
 
     def forget(self, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
-        """End the log files of a pod that does not exist any more."""
+        """Report the log files of a pod that no longer exists as ended."""
         uid = pod["metadata"]["uid"]
         for name in containers(pod):
             restarts, ended = self._seen.pop((uid, name), (0, True))
@@ -82,20 +82,20 @@ def containers(pod: Body) -> list[str]:
 
 
 def _source(pod: Body, replica: ReplicaNews, container: str) -> LogSource:
-    """The source of log lines. The label contains the container only if the pod has several containers."""
+    """The source of log lines. Its label contains the container's name only if the pod has several containers."""
     alone = len(pod["spec"].get("containers") or ()) + len(pod["spec"].get("initContainers") or ()) == 1
     label = replica.label if alone else f"{replica.label}/{container}"
     return LogSource(replica.job, replica.name, replica.pod, container, label)
 
 
-#: Objects in their current state, and whether they were deleted.
+#: Pairs of an object in its current state and a flag; the flag is true if the object was deleted.
 Changes = list[tuple[Body, bool]]
 
 
 async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes], None]) -> None:
-    """Pass all existing objects and then all changes to `handle`, without end.
+    """Call `handle` with all existing objects, and then with each change, until cancelled.
 
-    After a gap in the watch all objects are listed again, and objects that have disappeared are passed as deleted.
+    After a gap in the watch, all objects are listed again, and `handle` gets missing objects as deleted.
     """
     known: dict[str, Body] = {}
 
@@ -123,7 +123,7 @@ async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes]
 
 
 LOGS = "logs"
-#: The verdict shows this many last lines of a failed replica, found in this many last bytes of the log.
+#: The verdict shows at most this many lines from the end of a failed replica's log, and reads only this many bytes.
 _LAST_LINES = 15
 _LAST_BYTES = 64 * 1024
 
@@ -143,12 +143,12 @@ class RunFollower:
         self._uids: dict[tuple[str, int], str] = {}
 
     def jobs(self, changes: Changes) -> None:
-        """Jobs have changed."""
+        """Handle changes of jobs."""
         news = [self._model.update_job(body, deleted=deleted) for body, deleted in changes]
         self._show([one for one in news if one is not None])
 
     def pods(self, changes: Changes) -> None:
-        """Pods have changed. The view gets the last log lines of a pod before the news that it has ended."""
+        """Handle changes of pods. The view gets the last log lines of a pod before the news that the pod has ended."""
         news: list[News] = []
         lines: list[Line] = []
         now = time.monotonic()
@@ -164,7 +164,7 @@ class RunFollower:
         self._show(news)
 
     def events(self, changes: Changes) -> None:
-        """Events were reported."""
+        """Handle new events."""
         new = [body for body, deleted in changes if not deleted]
         for body in new:
             self._record.append(EVENTS, body)
@@ -180,11 +180,11 @@ class RunFollower:
         return self._tail.behind and not self._view.busy
 
     def drain(self) -> None:
-        """Read the rest of all logs, when no container writes any more."""
+        """Read the rest of all logs, after all containers have ended."""
         self._print(self._tail.drain(time.monotonic()))
 
     def last_lines(self, pod: str, attempt: int, container: str) -> tuple[str, ...]:
-        """The last log lines of a container; without a container, the last lines of the newest log of the pod."""
+        """The last log lines of a container. If `container` is empty, the last lines of the newest log of the pod."""
         uid = self._uids.get((pod, attempt), "")[:8]
         files = [file for file in (self._logs / pod).glob(f"{uid}-{container or '*'}-*.log") if file.stat().st_size]
         return last_lines(max(files, key=lambda file: file.stat().st_mtime_ns)) if uid and files else ()
@@ -211,7 +211,7 @@ class RunFollower:
 
     def _print(self, lines: list[Line]) -> None:
         if lines:
-            # Write the record first: if the run is killed after a line is shown, `trainwright logs` must find the line.
+            # Write the record first: even if the run is killed then, `trainwright logs` must find all shown lines.
             self._record.flush()
             self._view.logs(lines)
 
@@ -221,7 +221,7 @@ class RunFollower:
 
 
 def last_lines(file: Path, most: int = _LAST_LINES) -> tuple[str, ...]:
-    """The last lines of a file that are not empty."""
+    """The last lines of a file, without empty lines."""
     with file.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(size - _LAST_BYTES, 0))

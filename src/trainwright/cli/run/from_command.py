@@ -2,8 +2,9 @@
 """`trainwright run -- COMMAND`: make a GenericJob from the command and its options.
 
 Each replica is one process or, with `--torchrun`, one `torchrun` agent. Its environment has its rank and the address of
-rank 0. The replicas form one group: they start together or not at all, a failure restarts all of them, and the job
-succeeds when all of them have succeeded. Problems name the options, because the user has not seen the manifest.
+rank 0. The replicas are one group: they start together or not at all, a failure restarts all replicas, and the job
+succeeds when all replicas have succeeded. Messages about problems contain options and not fields of the manifest,
+because the user has not seen the manifest.
 """
 
 import re
@@ -24,19 +25,19 @@ from trainwright.manifest import Document, read
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem
 
-#: The file name that errors show for the manifest, which is in no file.
+#: Error messages show this text instead of a file name, because the manifest is not in a file.
 FILE = "command line"
 _ROLE = "worker"
 _PORT_NAME = "master"
-#: The default port of PyTorch for the address of rank 0.
+#: PyTorch's default for MASTER_PORT, the port of rank 0.
 DEFAULT_PORT = 29500
 #: Maximum number of characters of a job name that is made from a command.
 _MAX_NAME = 40
 _INTERPRETER = re.compile(r"python[0-9.]*")
 _GPU = "nvidia.com/gpu"
-#: A manifest gives `$$` and `$(` a meaning; in a command they must stay as they are.
+#: `$$` and `$(` have a special meaning in a manifest, so they must be escaped in the words of a command.
 _REFERENCE = re.compile(r"\$(?=[$(])")
-#: The variables of a replica, which has one process, alone on its (simulated) host, that sees only its own devices.
+#: The variables of a replica. It has one process and sees only its own devices, so it is the only rank of its host.
 _RANK_VARIABLES = {
     "RANK": "$(rank)",
     "WORLD_SIZE": f"$(replicas[{_ROLE}])",
@@ -65,13 +66,13 @@ class CommandShape(Struct, frozen=True, kw_only=True):
 
     @property
     def given(self) -> list[str]:
-        """The options that the user has given, as they are typed."""
+        """The options that the user has given, for example `--replicas`."""
         fields = self.__struct_fields__
         return [f"--{name.replace('_', '-')}" for name in fields if getattr(self, name) not in (None, False)]
 
 
 class CommandOrFiles(click.Command):
-    """A click command with files as arguments, or with another command after `--`, which becomes `words`."""
+    """A click command that takes files, or takes the words of another command after `--` (the parameter `words`)."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Separate the words after the first `--`."""
@@ -80,7 +81,7 @@ class CommandOrFiles(click.Command):
             place = args.index("--")
             args, words = args[:place], tuple(args[place + 1 :])
         try:
-            left = super().parse_args(ctx, [*args])  # a copy, because click empties the list
+            left = super().parse_args(ctx, [*args])  # a copy, because click removes the items of the list
         except click.NoSuchOption:
             if words is None:
                 _check_files([word for word in args if not word.startswith("-")], args)
@@ -157,7 +158,7 @@ _OPTIONS = (
 
 
 def _check_files(files: Sequence[str], args: list[str]) -> None:
-    """Raise UsageError if the files are really a command, and say how to write the command."""
+    """Raise UsageError if the user meant a command and not files. The error says how to write the command."""
     for word in files:
         place = args.index(word)
         before, after = shlex.join(["trainwright", "run", *args[:place], "--"]), shlex.join(args[place:])
@@ -221,7 +222,7 @@ def _container(words: Sequence[str], shape: CommandShape) -> Body:
 
 
 def _torchrun(shape: CommandShape) -> Iterable[str]:
-    """torchrun with a static rendezvous: the address of rank 0 is known, and Trainwright does the restarts."""
+    """torchrun with a static rendezvous, because the address of rank 0 is known and Trainwright restarts replicas."""
     settings: Mapping[str, str] = {
         "nnodes": f"$(replicas[{_ROLE}])",
         "nproc-per-node": str(shape.nproc_per_node or shape.gpus_per_replica or 1),
@@ -233,7 +234,7 @@ def _torchrun(shape: CommandShape) -> Iterable[str]:
 
 
 def _resources(shape: CommandShape) -> Body:
-    """CPUs are requested but not limited: a limit would slow a replica down even if other CPUs are idle."""
+    """The resources of a replica. There is no CPU limit: a limit would slow down a replica even if CPUs are idle."""
     requests: Body = {"cpu": f"{shape.cpus_per_replica:g}"} if shape.cpus_per_replica else {}
     limits: Body = {"memory": shape.memory_per_replica} if shape.memory_per_replica else {}
     if shape.gpus_per_replica:
@@ -244,7 +245,7 @@ def _resources(shape: CommandShape) -> Body:
 
 
 def _name(words: Sequence[str]) -> str:
-    """A job name from the module or script if the command has one, otherwise from the program."""
+    """A job name: made from the name of the module or script, or from the program if the command has neither."""
     module = next((after for word, after in pairwise(words) if word == "-m"), "")
     script = next((word for word in words if word.endswith((".py", ".sh"))), "")
     named = module or PurePath(script).stem or PurePath(words[0]).name
@@ -252,7 +253,7 @@ def _name(words: Sequence[str]) -> str:
     return plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
 
 
-#: The end of a path as a pattern, and the option that sets this field; the first match counts.
+#: A pattern for the end of a path, and the option that sets this field. The first pattern that matches is used.
 _OPTION_OF_PATH = (
     (r"metadata\.name", "--name"),
     (r"metadata\.namespace", "--namespace"),
@@ -264,7 +265,7 @@ _OPTION_OF_PATH = (
     (r"limits\.memory", "--memory-per-replica"),
     (r"nvidia\.com/gpu\W*", "--gpus-per-replica"),
 )
-#: The text in a message about a resource of which there is not enough, and the option that requests this resource.
+#: A text that a message contains if this machine has too little of a resource, and the option for this resource.
 _OPTION_OF_RESOURCE = (
     ("nvidia.com/gpu: needs", "--gpus-per-replica"),
     ("memory: needs", "--memory-per-replica"),
@@ -280,7 +281,7 @@ def lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _option(one: Problem) -> str:
-    """The options that set the field of a problem; the path if no option sets it (the user may have given `--set`)."""
+    """The options that set the field of a problem. If only `--set` can set the field, the path of the field."""
     needs = [option for text, option in _OPTION_OF_RESOURCE if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
     if needs:
         return " and ".join([*needs, *["--replicas"] * (" together, " in one.message)])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and check the manifests of a run: its jobs, and the other objects in the same files.
 
-The problems have the texts and lines of `trainwright validate`. One error anywhere refuses the whole run.
+The problems have the same texts and lines as in `trainwright validate`. If any document has an error, nothing runs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.problem import Problem
 
-#: Kinds of other objects that the run creates before the jobs.
+#: The kinds of objects that the run creates before it creates the jobs.
 _CREATED_FIRST = ("Secret", "ConfigMap", "PersistentVolumeClaim")
 
 
@@ -44,7 +44,7 @@ class JobToRun(Struct, frozen=True):
 
 
 class RunInput(Struct, frozen=True):
-    """All documents of the user, which are valid."""
+    """All documents of the user, after they were found valid."""
 
     tasks: tuple[JobToRun, ...]
     beside: tuple[Body, ...]
@@ -53,11 +53,11 @@ class RunInput(Struct, frozen=True):
 
 
 class InputRefused(UsageError):  # noqa: N818 - the name says what happened
-    """The input has problems, which are already printed."""
+    """The input has problems, which have been printed already."""
 
 
 def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
-    """Read and check these files. Raises InputRefused or MalformedError after all other problems are printed."""
+    """Read and check these files. Prints all problems, then raises InputRefused or MalformedError."""
     found = [part for file in files for part in examined(file)]
     documents = [part for part in found if isinstance(part, Document)]
     malformed = [error for part in found for error in errors_of(part)]
@@ -71,7 +71,7 @@ def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> 
 
 
 def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
-    """Check every document. Raises InputRefused after all problems are printed."""
+    """Check every document. If there are errors, prints all problems and raises InputRefused."""
     edits = tuple(changes)
     tasks: list[JobToRun] = []
     beside: list[Body] = []
@@ -105,7 +105,7 @@ def _task(document: Document, kind: Kind, namespace: str, edits: tuple[FieldEdit
 
 
 def _with_namespace(body: Body) -> Body:
-    """The object with its namespace in its metadata, as stored objects have it."""
+    """The object with a namespace in its metadata (`default` if it has none), because stored objects have one."""
     meta = body.get("metadata")
     return body | {"metadata": {"namespace": "default", **meta}} if isinstance(meta, dict) else body
 
@@ -140,7 +140,7 @@ def print_problems(document: Document, subject: str, problems: Iterable[Problem]
 
 
 def _check_names(tasks: list[JobToRun], beside: list[Body]) -> None:
-    """Refuse a name that occurs twice. Jobs of different kinds must differ too, because folders have their names."""
+    """Refuse a name that occurs twice. Jobs of different kinds cannot share a name: they would share a folder."""
     if not tasks:
         raise UsageError("the files contain no job; expected at least one")
     names = [("job", str(task.key)) for task in tasks]

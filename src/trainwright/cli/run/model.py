@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The current state of a run's jobs and replicas, and the news about them.
 
-The model processes every change of every pod, so it drops changes that are not visible to people as early as possible.
+The model processes every change of every pod. To save time, it drops changes that are not visible as early as possible.
 """
 
 import time
@@ -25,7 +25,7 @@ from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, SPARE, Key
 
-#: Lower numbers are shown first if there is no room for all replicas.
+#: If there is not enough space for all replicas, replicas with lower numbers are shown.
 _URGENCY = {
     "Failed": 0,
     "Unknown": 0,
@@ -37,9 +37,9 @@ _URGENCY = {
     "Running": 4,
 }
 
-#: A change of other fields of a job is not news.
+#: The visible fields of a job. If only other fields change, this is not news.
 _VISIBLE = attrgetter("phase", "step", "over", "total")
-#: A replica: job, role, index.
+#: Identifies a replica: job, role and index.
 ReplicaKey = tuple[Key, str, int]
 
 
@@ -54,12 +54,12 @@ class JobRow(Struct):
     ledger: Ledger = Ledger()
     deleted: bool = False
     last_news: JobNews | None = None
-    #: By the clock of the model: the times at which the job was first seen, and first seen with an outcome or deleted.
+    #: By the model's clock: the time at which the model first saw the job, and first saw its outcome or deletion.
     started: float | None = None
     ended: float | None = None
 
     def took(self, now: float) -> float:
-        """The seconds from the start to the end of this job."""
+        """The seconds from the start of this job to its end, or to `now` if the job has not ended."""
         return 0.0 if self.started is None else (now if self.ended is None else self.ended) - self.started
 
 
@@ -70,7 +70,7 @@ class RunModel:
         self._clock = clock
         self._rows: dict[Key, JobRow] = {}
         self._by_uid: dict[str, JobRow] = {}
-        #: Jobs without an outcome that are not deleted.
+        #: Jobs that have no outcome and are not deleted.
         self._open: set[Key] = set()
         for kind, body in jobs:
             meta = body["metadata"]
@@ -80,14 +80,14 @@ class RunModel:
         self._namespace_count = len({key.namespace for key in self._rows})
         self._replicas: dict[ReplicaKey, ReplicaNews] = {}
         self._pods: dict[Key, ReplicaKey] = {}
-        #: For the last attempt of a replica: the resumes of the job and the size changes of the role when the attempt
-        #: began; and how many attempts were not restarts.
+        #: By replica: how often the job had been resumed and the role had been resized before the last attempt began,
+        #: and how many attempts of the replica were not restarts.
         self._attempt_starts: dict[ReplicaKey, tuple[tuple[int, int], int]] = {}
-        #: The size of each role that is told to its replicas, and how often this size has changed.
+        #: By role: its size in the ledger (the number of replicas that pods know), and how often the size has changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
-        #: Restarts of containers inside the last pod of a replica.
+        #: The last pod of a replica, with the number of restarts of containers inside this pod.
         self._inside: dict[ReplicaKey, PodCount] = {}
-        #: Replicas whose state is not updated any more (`freeze`), and whether their pods still run.
+        #: Replicas whose state is no longer updated (`freeze`). The value says whether the pod still runs.
         self._frozen: dict[ReplicaKey, bool] = {}
         self._counts: dict[Key, Counter[str]] = {key: Counter() for key in self._rows}
         for row in self._rows.values():
@@ -124,7 +124,7 @@ class RunModel:
         before = self._replicas.get(replica_key)
         attempt = attempt_of(pod)
         if before is not None and before.uid not in ("", meta["uid"]) and (deleted or attempt < before.attempt):
-            return None  # an older pod of the same replica
+            return None  # this is an older pod of the same replica
         if replica_key in self._frozen:
             self._frozen[replica_key] = not deleted and condition(pod).phase not in OVER
             return None
@@ -138,11 +138,11 @@ class RunModel:
         return new
 
     def freeze(self, one: ReplicaNews) -> None:
-        """Keep the current state of a replica although the run ends its pod: on a cluster the pod would still run."""
+        """Keep the current state of a replica although the run ends its pod: on a cluster, the pod would still run."""
         self._frozen[one.job, one.role, one.index] = True
 
     def event_news(self, event: Body) -> EventNews | None:
-        """The news of an event; None if the event is about an object of no job."""
+        """The news of an event; None if the event is not about a job of this run or its pods."""
         about = event.get("involvedObject") or {}
         key = Key(about.get("namespace", ""), about.get("name", ""))
         replica = self._replicas.get(self._pods[key]) if about.get("kind") == "Pod" and key in self._pods else None
@@ -164,14 +164,14 @@ class RunModel:
         return self._rows[key]
 
     def restart_counts(self, key: Key) -> list[PodCount]:
-        """The pods of a job with restarts that its ledger does not count yet."""
+        """The pods of a job that have restarts which the ledger of the job does not count yet."""
         pending = [(book.name, i) for book in self._rows[key].ledger.roles for i in attempts.pending_replicas(book)]
         known = [(self._replicas.get((key, *one)), one) for one in pending]
         replaced = [PodCount(*one, replica.attempt) for replica, one in known if replica is not None and replica.pod]
         return replaced + [count for replica_key, count in self._inside.items() if replica_key[0] == key]
 
     def took(self, key: Key) -> float:
-        """The seconds from the start to the end of one job."""
+        """The seconds from the start of one job to its end, or until now if it has not ended."""
         return self._rows[key].took(self._clock())
 
     def replicas(self, key: Key) -> list[ReplicaNews]:
@@ -184,7 +184,7 @@ class RunModel:
         return self._replicas.get(replica_key) if replica_key is not None else None
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most `most` replicas, in their order: failed replicas are preferred, then replicas that have not ended."""
+        """At most `most` replicas, in order. If there are more, prefer failed replicas, then unfinished replicas."""
         replicas = list(self._replicas.values())
         if len(replicas) > most:
             replicas = nsmallest(most, replicas, key=lambda one: (_URGENCY.get(one.phase, 5), one.index))
@@ -207,10 +207,10 @@ class RunModel:
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _replica_key(self, meta: Body) -> ReplicaKey | None:
-        """The replica of a pod with this metadata; None for a spare pod, and for a pod of no job of this run."""
+        """The replica of a pod with this metadata; None for a spare pod or a pod that belongs to no job of this run."""
         labels = meta.get("labels") or {}
         row = self._by_uid.get(labels.get(JOB_UID, ""))
-        if row is None:  # the watch of pods can be ahead of the watch of jobs
+        if row is None:  # the watch of pods can report a pod before the watch of jobs reports its job
             names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
             row = self._rows.get(Key(meta.get("namespace", ""), names[0])) if names else None
         if row is None or labels.get(ATTEMPT) == SPARE:
@@ -218,7 +218,7 @@ class RunModel:
         return row.key, labels[ROLE], int(labels[INDEX])
 
     def _add_replicas(self, row: JobRow) -> None:
-        """Add a replica for every index of each role. Remove replicas beyond the size of the role that have no pod."""
+        """Add a replica for every index of each role. Remove replicas with higher indexes if they have no pod."""
         for role, total in row.roles.items():
             for index in range(total):
                 replica_key = (row.key, role, index)
@@ -263,9 +263,9 @@ class RunModel:
                 self._sizes[row.key, book.name] = (book.size, changes + 1)
 
     def _not_restarts(self, replica_key: ReplicaKey, attempt: int, before: ReplicaNews | None) -> int:
-        """How many attempts were not restarts. A resume and a change of size also begin new attempts.
+        """The number of attempts that were not restarts: a resume or a change of size also begins a new attempt.
 
-        A restart of a whole role begins above the attempts of all its replicas; this counts once for each replica.
+        A restart of a whole role can raise the attempt of a replica by more than 1, but it counts as one restart.
         """
         now = (self._rows[replica_key[0]].ledger.resumes, self._sizes.get(replica_key[:2], (-1, 0))[1])
         since, skipped = self._attempt_starts.get(replica_key, ((0, 0), 0))
@@ -277,7 +277,7 @@ class RunModel:
         return skipped
 
     def _pod_deleted(self, replica_key: ReplicaKey, before: ReplicaNews | None) -> ReplicaNews | None:
-        """Process the deletion of a pod. The deletion is news only if the pod had not ended."""
+        """Process the deletion of a pod. The deletion is news only if the pod had not ended before."""
         if before is None:
             return None
         if before.index >= self._rows[before.job].roles.get(before.role, 0):
@@ -339,5 +339,5 @@ def _roles(kind: Kind, body: Body) -> dict[str, int]:
 
 
 def _size_caps(ledger: Ledger) -> list[int]:
-    """The upper bounds of the sizes of roles that shrink automatically."""
+    """The current upper bounds on the sizes of roles that were shrunk automatically."""
     return [book.ceiling.most for book in ledger.roles if book.ceiling is not None]

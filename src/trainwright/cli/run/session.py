@@ -37,16 +37,16 @@ _SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED
 
 
 class EndSignals:
-    """Why a run ends, and events to wait for. The first reason counts."""
+    """Stores why a run ends, and sets events to wait for. If there are several reasons, the first reason counts."""
 
     def __init__(self) -> None:
         self.reason: RunEnd | None = None
         #: The error text if the engine has failed.
         self.text = ""
         self.over = asyncio.Event()
-        #: Set by the second signal.
+        #: The second signal sets this event.
         self.kill_now = asyncio.Event()
-        # With `nohup` the process ignores SIGHUP, so that it continues after its terminal is closed.
+        # With `nohup` the process ignores SIGHUP from its start. Do not handle it then, so that the run continues.
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         self._handled = [number for number in _SIGNALS if not (ignored and number is signal.SIGHUP)]
 
@@ -58,7 +58,7 @@ class EndSignals:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals."""
+        """Handle the signals until the end of the block."""
         loop = asyncio.get_running_loop()
         for number in self._handled:
             loop.add_signal_handler(number, self._signalled, _SIGNALS[number])
@@ -81,13 +81,14 @@ class EndSignals:
 
 
 _RESOURCES = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
-#: The shortest time between two polls of the logs in seconds, and the largest share of time that polls may take.
+#: Minimum pause between two polls of the logs. The pause is longer if polls would take more than this share of the
+#: time. If the logs have more to read, neither limit applies.
 _POLL_SECONDS = 0.08
 _MAX_LOAD = 0.05
-#: The grace period of a pod that sets none, and additional time for the engine, in seconds.
+#: The grace period if no manifest sets one, and the time that the engine needs in addition to a grace period.
 _DEFAULT_GRACE_SECONDS = 30.0
 _MARGIN_SECONDS = 10.0
-#: Why the run ends the replicas; empty for Ctrl-C.
+#: Texts that say why the run ends the replicas. There is no text for Ctrl-C.
 _END_REASONS = {
     RunEnd.DONE: "every job has its outcome: ",
     RunEnd.TIMED_OUT: "--timeout has passed: ",
@@ -115,7 +116,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
 
 class RunStart(Struct, frozen=True):
-    """The start of a run: `began` is a time of `time.monotonic`."""
+    """Facts about the start of a run. `began` is its time, as `time.monotonic` returned it."""
 
     began: float
     clock: Clock
@@ -142,7 +143,7 @@ class RunSession:
         self._model = RunModel((task.kind, task.body) for task in config.intake.tasks)
         self._follower = RunFollower(self._model, config.view, config.record)
         self._end_signals = EndSignals()
-        #: The replicas at the moment when the run began to stop.
+        #: The state of the replicas at the time at which the run began to stop.
         self._last_replicas: dict[Key, list[ReplicaNews]] = {}
         #: The replicas whose pods the run itself has ended, after the controller was stopped.
         self._terminated: dict[Key, list[str]] = {}
@@ -151,7 +152,7 @@ class RunSession:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, ready: Callable[[], Awaitable[None]]) -> int:
-        """Run and return the exit code. `ready` is called after the engine has started; `ready` may still refuse it."""
+        """Run and return the exit code. After the engine has started, the callback `ready` can refuse the jobs."""
         with self._end_signals.listening():
             try:
                 if await self._start():
@@ -223,7 +224,7 @@ class RunSession:
             self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Future[None]) -> None:
-        """End the run if a task has failed. No task ends without an error or a cancellation."""
+        """End the run if a task has failed. A task ends only by an error or by a cancellation."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             text = str(error) if isinstance(error, TrainwrightError) else f"{type(error).__name__}: {error}"
@@ -232,7 +233,7 @@ class RunSession:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     async def _wind_down(self) -> None:
-        """Wait for the clean-up of the jobs by their policies, then end the pods that still run."""
+        """Wait until the controller has cleaned up ended jobs according to their policies, then end the other pods."""
         self._follower.poll_logs()
         self._last_replicas = {task.key: self._model.replicas(task.key) for task in self._config.intake.tasks}
         if self._end_signals.reason is RunEnd.BROKEN:
@@ -244,7 +245,7 @@ class RunSession:
             key = "Ctrl-C" if reason else "a second Ctrl-C"
             self._view.notice(f"{reason}ending {count}, each with its grace period; {key} kills at once")
         await self._clean_up()
-        # Stop the controller first: the end of these pods must not change the status of a job.
+        # Stop the controller before the other pods are ended, because their end must not change the status of a job.
         await self._engine.stop_controller()
         await self._end_pods()
 
@@ -252,7 +253,7 @@ class RunSession:
         """Wait until every ended job has the final status that it would have on a cluster."""
         if await self._wait_for(self._end_timeout, self._cleaned_up):
             return
-        # Kill the pods that the clean-up removes and that have not ended in time; the final status is the same.
+        # Some pods that the clean-up deletes have not ended in time. Kill them; this does not change the final status.
         late: dict[str, None] = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(_MARGIN_SECONDS):
@@ -292,7 +293,7 @@ class RunSession:
         await self._wait_for(self._end_timeout, lambda: not self._model.alive())
 
     async def _running_pods(self) -> list[tuple[ReplicaNews, Body]]:
-        """The replicas with a running pod that is not deleted. It is read from the store: the model may be late."""
+        """The replicas with a running pod that is not being deleted. Reads the store, because the model can be late."""
         pods = {pod["metadata"]["uid"]: pod for pod in (await self._engine.cluster.list(PODS.whole())).items}
         alive = [(one, pods[one.uid]) for one in self._model.alive() if one.uid in pods]
         return [(one, pod) for one, pod in alive if condition(pod).phase not in (*OVER, "Terminating")]
@@ -304,7 +305,7 @@ class RunSession:
 
     @property
     def _end_timeout(self) -> float:
-        """Seconds that replicas have to end before they are killed: `--grace`, or the longest grace period of a pod."""
+        """Seconds after which replicas are killed: `--grace`, or the longest grace period of a pod plus a margin."""
         if self._config.options.grace is not None:
             return self._config.options.grace
         pods = [role.template.get("spec") or {} for task in self._config.intake.tasks for role in task.loaded.job.roles]
@@ -314,7 +315,7 @@ class RunSession:
         )
 
     async def _wait_for(self, seconds: float, done: Callable[[], bool]) -> bool:
-        """Wait at most this many seconds until `done` returns true or a second signal comes. Return `done()`."""
+        """Wait at most `seconds` until `done()` is true or a second signal arrives. Return the last `done()`."""
         end = time.monotonic() + seconds
         kill_now = asyncio.create_task(self._end_signals.kill_now.wait())
         while not (over := done()) and not self._end_signals.kill_now.is_set() and time.monotonic() < end:
@@ -353,7 +354,7 @@ class RunSession:
         return CODES.get(reason) or max(one.exit_code for one in verdicts)
 
     async def _close_view(self) -> bool:
-        """Wait until the reader has read the last line, or until a second signal comes if the reader is stopped."""
+        """Wait until all output is written. If the reader of the output is stopped, a second signal ends the wait."""
         while not self._view.close(_POLL_SECONDS):
             await asyncio.sleep(0)
             if self._end_signals.kill_now.is_set():

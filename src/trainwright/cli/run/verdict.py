@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job ended as it did: the rule, the replica, its exit, its last log lines, and a hint what to do.
+"""Explains the end of a job: the rule, the replica, its exit, its last log lines, and a hint what to do.
 
 The verdict uses the ledger of the job, the state of its replicas, and the log files.
 """
@@ -25,12 +25,12 @@ from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
 from trainwright.model.units import parse_row
 
-#: Maximum number of replicas that do not run that are listed.
+#: Of replicas that do not run, at most this many are listed.
 _MAX_UNSETTLED = 5
 
 
 class RunEnd(StrEnum):
-    """Why a run is over."""
+    """The reason why a run ends."""
 
     DONE = "Done"
     INTERRUPTED = "Interrupted"
@@ -52,16 +52,16 @@ CODES = {
 
 
 class VerdictInput(Struct, frozen=True):
-    """The input of a verdict in addition to the job."""
+    """What `find_verdict` needs in addition to the job."""
 
     end: RunEnd
     runtime: str
     #: Seconds from the start to the end of the job.
     took: float
     replicas: list[ReplicaNews]
-    #: The last log lines of a container: (pod, attempt, container) -> lines.
+    #: A function that returns the last log lines of a container. Its arguments are pod, attempt and container.
     last_lines: Callable[[str, int, str], tuple[str, ...]]
-    #: The pods with restarts that the ledger does not count yet.
+    #: The pods that have restarts which the ledger does not count yet.
     pods: tuple[PodCount, ...] = ()
     #: Whether the job was made from a command.
     by_command: bool = False
@@ -98,7 +98,7 @@ def _unfinished(context: VerdictInput) -> tuple[str, int, str]:
 
 
 def _unsettled(replicas: list[ReplicaNews]) -> Iterator[str]:
-    """Replicas that do not run, with the reasons."""
+    """Replicas that do not run, each with the reason."""
     found = [one for one in replicas if one.reason and one.phase not in ("Succeeded", "Stopped", "Terminating")]
     for one in found[:_MAX_UNSETTLED]:
         yield f"{one.label} {one.phase}: {one.reason}"
@@ -107,7 +107,7 @@ def _unsettled(replicas: list[ReplicaNews]) -> Iterator[str]:
 
 
 def _requested_end(job_row: JobRow, outcome: Outcome) -> str:
-    """Who requested an end that no rule decided."""
+    """A text that says who requested the end of the job, if no rule decided it."""
     ending = load(job_row.kind, job_row.body).job.lifecycle.ending
     return outcome.message if ending is None else ending.describe(outcome.message)
 
@@ -152,7 +152,7 @@ def _because(outcome: Outcome, failure: Failure | None, job: Job) -> str:
 
 
 def _deadline_text(outcome: Outcome, job: Job) -> str:
-    """The length of the deadline that has passed; the messages of some kinds do not contain the length."""
+    """The length of the exceeded deadline as a text, because the messages of some kinds do not contain it."""
     life = job.lifecycle
     if outcome.reason is Reason.DEADLINE and life.deadline is not None:
         return f" of {span(life.deadline.seconds)}"
@@ -167,13 +167,13 @@ def _cause(cause: Cause, lines: tuple[str, ...]) -> str:
 
 
 def _node_message(cause: Cause, lines: tuple[str, ...]) -> str:
-    """The first line of the node's message about the exit, unless the container has printed this line itself."""
+    """The first line of the node's message about the exit; empty if the container has printed this line itself."""
     first = next(iter(cause.message.splitlines()), "") if cause.why is CauseKind.EXIT else ""
     return "" if any(first in line for line in lines) else first
 
 
 def _budget(job_row: JobRow, failure: Failure, roles: tuple[Role, ...]) -> str:
-    """How many of the allowed restarts were used; the limit is for the replica or for its role."""
+    """A text that says how many of the allowed restarts were used. The limit is per replica or per role."""
     role = next((role for role in roles if role.name == failure.role), None)
     if role is None or not role.restart.limit:
         return ""
@@ -187,7 +187,7 @@ def _budget(job_row: JobRow, failure: Failure, roles: tuple[Role, ...]) -> str:
 
 
 def _message_lines(cause: Cause) -> tuple[str, ...]:
-    """The last lines of the node's message, if there is no log."""
+    """The last lines of the node's message, which are shown if there is no log."""
     return tuple(cause.message.splitlines()[-10:]) if cause.why is CauseKind.EXIT else ()
 
 
@@ -197,7 +197,7 @@ _MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _NOT_FOUND = re.compile(r"not found|no such file", re.IGNORECASE)
 _SIGBUS = 7
 _BUS_ERROR = re.compile(r"bus error|insufficient shared memory", re.IGNORECASE)
-#: What a shell prints when a signal has ended its command.
+#: By signal: the text that a shell prints after this signal has ended its command.
 _SHELL_TEXTS = {6: "Aborted", 9: "Killed", 11: "Segmentation fault", 15: "Terminated"}
 _SIGNAL_HINTS = {
     4: "it ran an instruction that this processor does not have: it was built for another processor",
@@ -217,7 +217,7 @@ class Evidence(Struct, frozen=True):
     """What is known about the exit of a container."""
 
     code: int | None
-    #: The signal that ended the container; 0: no signal; None: it is not known whether the exit code means a signal.
+    #: The signal that ended the container; 0: no signal; None: it is not known whether a signal ended it.
     signal: int | None
     reason: str
     lines: tuple[str, ...]
@@ -236,17 +236,17 @@ class Evidence(Struct, frozen=True):
 
     @property
     def killed_by(self) -> int:
-        """The signal; if the signal is not known, the signal that the exit code may mean."""
+        """The signal that ended the container. If it is not known, the signal that the exit code perhaps means."""
         return implied_signal(self.code or 0) if self.signal is None else self.signal
 
     @property
     def started(self) -> bool:
-        """Whether the program has started, so that the exit code is not from the node."""
+        """Whether the program has started. If not, the exit code comes from the node and not from the program."""
         return self.reason not in NOT_STARTED
 
 
 def hint(evidence: Evidence) -> str:
-    """One sentence what to do; empty if no hint matches. The first matching hint counts."""
+    """One sentence that says what to do: the first hint that matches; empty if no hint matches."""
     return next(chain(_program_hints(evidence), _machine_hints(evidence)), "")
 
 
@@ -262,10 +262,10 @@ def _program_hints(one: Evidence) -> Iterator[str]:
         yield f"it used more memory than its limit: raise {limit}"
     if not one.started and one.code == 127:
         yield f"the command was not found: {_INSTALL_ADVICE} and be on the PATH"
-    is_clear = "directory" in one.message or "interpreter" in one.message  # the message of the node is enough
+    is_clear = "directory" in one.message or "interpreter" in one.message  # the message explains code 126 already
     if not one.started and one.code == 126 and not is_clear:
         yield "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
-    # A shell exits with the code of its last command; only its output shows that the code is not its own.
+    # A shell exits with the exit code of its last command, so only the output shows where the code comes from.
     if one.started and one.code == 127 and _NOT_FOUND.search(one.text):
         yield f"a shell did not find a command (see the last lines): {_INSTALL_ADVICE} and be on the PATH"
     killed = implied_signal(one.code or 0) if one.signal == 0 else 0

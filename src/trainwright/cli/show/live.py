@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The view for people at a terminal: the logs of all replicas scroll, and below them is a table of jobs and replicas.
+"""The view for people at a terminal: the logs of all replicas scroll above a table of jobs and replicas.
 
 The table has a line per job and a row per replica. If the screen is too small, the table shows the replicas that need
-attention and the number of the others. The view draws at most eight times a second and only after a change; log lines
-wait for the next drawing.
+attention and the number of the other replicas. The view draws at most eight times a second and only after a change.
+It collects log lines until it draws the next time.
 """
 
 import io
@@ -39,7 +39,7 @@ _STYLES = {
     "Waiting": "dim",
     "Stopped": "dim",
 }
-#: Maximum number of jobs that have their own line.
+#: Maximum number of jobs with their own line in the table.
 _MAX_JOBS = 4
 #: The table has at least this many rows, even on a small screen.
 _MIN_ROWS = 3
@@ -110,7 +110,7 @@ def _age(one: ReplicaNews, now: Time) -> str:
 
 
 def _hidden_replicas(jobs: tuple[JobNews, ...], rows: tuple[ReplicaNews, ...], count: int) -> Text:
-    """`… and 900 more: 890 running, 10 succeeded`."""
+    """A text about hidden replicas, for example `… and 900 more: 890 running, 10 succeeded`."""
     hidden: Counter[str] = Counter()
     for job in jobs:
         hidden.update(job.counts)
@@ -156,21 +156,21 @@ class LiveView(WriterView):
         return self._writer.error is not None
 
     def news(self, items: list[News]) -> None:
-        """Draw the table again; write warnings and phases of jobs into the log too."""
+        """Draw the table again later; also write warnings and new phases of jobs above the table."""
         self._dirty = True
         for one in items:
             if isinstance(one, JobNews | EventNews) and (text := news_line(one)):
                 self._pending.append(self._dim(f"· {text}"))
 
     def logs(self, lines: list[Line]) -> None:
-        """Write lines above the table with the next drawing."""
+        """Write log lines above the table when the view draws the next time."""
         if self._with_logs:
             colour = self._painter.colour
             tidy = coloured if colour else clean
             self._pending += [f"{prefix(source.label, colour=colour)} {tidy(text)}" for source, text in lines]
 
     def notice(self, text: str) -> None:
-        """Write a notice into the log."""
+        """Write a notice above the table."""
         self._pending.append(self._dim(f"· notice: {clean(text)}"))
 
     def tick(self, frame: Frame) -> None:
@@ -198,7 +198,7 @@ class LiveView(WriterView):
     def _erase(self, width: int) -> str:
         """Move the cursor to the first row of the table and clear the screen from there.
 
-        If the screen has become narrower, the terminal has broken the lines, so the table takes more rows.
+        If the screen has become narrower, the terminal has wrapped long lines, so the table takes more rows.
         """
         rows = len(self._shown)
         if width < self._width:

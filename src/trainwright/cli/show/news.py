@@ -19,7 +19,7 @@ class ReplicaNews(Struct, frozen=True, gc=False):
     job: Key
     role: str
     index: int
-    #: The name of the replica in this run: `worker-0`; with several jobs, `demo/worker-0`.
+    #: The name of the replica in this run, for example `worker-0`, or `demo/worker-0` if the run has several jobs.
     label: str
     phase: str = "Waiting"
     pod: str = ""
@@ -30,12 +30,12 @@ class ReplicaNews(Struct, frozen=True, gc=False):
     reason: str = ""
     #: The time at which the replica's pod started, in the time format of Kubernetes.
     since: str = ""
-    #: The replica's pod does not exist any more; the other fields have its last state.
+    #: Whether the replica's pod no longer exists; the other fields then contain its last state.
     removed: bool = False
 
     @property
     def name(self) -> str:
-        """`worker-0`."""
+        """Role and index, for example `worker-0`."""
         return f"{self.role}-{self.index}"
 
 
@@ -81,7 +81,7 @@ class LogSource(Struct, frozen=True, gc=False):
     replica: str
     pod: str
     container: str
-    #: The text before the lines of this container.
+    #: The text that is printed before each line of this container.
     label: str
 
 
@@ -96,7 +96,7 @@ class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     #: The duration of the job in seconds.
     duration: float
     restarts: int
-    #: One sentence: what decided the outcome.
+    #: One sentence that says what decided the outcome.
     because: str
     rule: str = ""
     replica: str = ""
@@ -107,7 +107,7 @@ class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     cause: str = ""
     last_lines: tuple[str, ...] = ()
     hint: str = ""
-    #: Replicas that did not run when the run ended, and why.
+    #: Replicas that did not run when the run ended, each with the reason.
     unsettled: tuple[str, ...] = ()
     #: Replicas whose pods the run itself has ended; the status of the job does not show this.
     terminated: tuple[str, ...] = ()
@@ -124,14 +124,14 @@ class Frame(Protocol):
         """All jobs in the order of the input."""
 
     def pick(self, most: int) -> tuple[ReplicaNews, ...]:
-        """At most `most` replicas, in their order: failed replicas are preferred, then replicas that have not ended."""
+        """At most `most` replicas, in order. If there are more, prefer failed replicas, then unfinished replicas."""
 
     def count(self) -> int:
         """The number of all replicas."""
 
 
 class RunView(Protocol):
-    """Shows a run. No method blocks for long or raises an error because of the reader of the output."""
+    """Shows a run. If the reader of the output is slow or gone, methods must not block for long or raise errors."""
 
     @property
     def busy(self) -> bool:
@@ -157,4 +157,4 @@ class RunView(Protocol):
         """Show the verdicts at the end of the run."""
 
     def close(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until all is written; return whether all is written. May be called again."""
+        """Wait until all output is written. Return False if this takes over `timeout` seconds. Can be called again."""

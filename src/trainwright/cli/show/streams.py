@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as plain lines (`12.3s  worker-0  Running` for news, `worker-0 | …` for logs), or as one JSON object per line.
+"""Shows a run as plain lines (for example `12.3s  worker-0  Running` or `worker-0 | …`), or as JSON objects.
 
 The help of `trainwright run` lists the fields of the JSON objects.
 """
@@ -67,15 +67,15 @@ def news_line(item: News) -> str:
             node = item.node if item.phase == "Running" else ""
             return "  ".join(part for part in (item.label, item.phase, node, restarts, clean(item.reason)) if part)
         case EventNews(reason="Failed") if item.about == item.job.name:
-            return ""  # the phase of the job shows the event, and the summary has the reason
+            return ""  # the phase of the job shows the failure already, and the summary has the reason
         case EventNews():
-            # Only this event says why a job has another number of replicas.
+            # A RESIZED event is shown, because only this event says why a job has another number of replicas.
             is_shown = item.warning or item.reason.endswith(EventReason.RESIZED)
             return f"{item.about}  {item.reason}: {clean(item.message)}" if is_shown else ""
 
 
 def progress(job: JobNews) -> str:
-    """`3 of 4 running, 1 of 4 succeeded`."""
+    """The numbers of replicas in words, for example `3 of 4 running, 1 of 4 succeeded`."""
     running, done = (job.counts.get(phase, 0) for phase in ("Running", "Succeeded"))
     wanted = f"{running} of {job.total} running" if running <= job.total else f"{running} running, {job.total} wanted"
     parts = [wanted] if running or not done else []
@@ -85,7 +85,7 @@ def progress(job: JobNews) -> str:
 
 
 class JsonView(WriterView):
-    """One JSON object per line. Log texts are not cleaned: JSON escapes control characters."""
+    """One JSON object per line. Log texts need no cleaning, because JSON escapes control characters."""
 
     def __init__(self, writer: BackgroundWriter, now: Callable[[], Time], *, with_logs: bool = True) -> None:
         super().__init__(writer, with_logs=with_logs)

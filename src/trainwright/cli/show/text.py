@@ -2,8 +2,8 @@
 """Texts for people: log lines that are safe for a terminal, their labels, and the summary at the end of a run.
 
 A log line can contain anything: escape sequences that move the cursor or change the title of the terminal, progress
-bars, bytes that are no text. Everything that would damage the screen is removed; colours can stay. This code runs for
-every log line, so it must be fast.
+bars, bytes that are not text. This code removes everything that would damage the screen, but it can keep colours. It
+runs for every log line, so it must be fast.
 """
 
 import re
@@ -14,7 +14,7 @@ from zlib import crc32
 from trainwright.cli.flags import spell
 from trainwright.cli.show.news import JobVerdict
 
-# A complete escape sequence, or a sequence that the end of the line has cut off: no part of it is shown as text.
+# A complete escape sequence, or the beginning of a sequence at the end of the line. Neither is shown as text.
 _SEQUENCE = re.compile(
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*(?:[@-~]|$)"  # CSI sequences: cursor, colours, modes
@@ -29,7 +29,7 @@ _TAB_WIDTH = 8
 
 
 def line(text: str) -> str:
-    """One line without escape sequences and control characters; of a progress bar only the last state."""
+    """One line without escape sequences and control characters. Of a progress bar, only the last state stays."""
     if text.isprintable():
         return text
     text = last_state(text)
@@ -66,13 +66,13 @@ def last_state(text: str) -> str:
 
 
 _INDEX = re.compile(r"-(\d{1,9})(?=/|$)")
-#: Codes from the sixteen colours of every terminal, without red, which means an error.
+#: Colour codes that every terminal supports. Red is left out, because red means an error.
 _PALETTE = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 
 @lru_cache(maxsize=4096)
 def prefix(label: str, *, colour: bool) -> str:
-    """The label before a log line: `worker-0 |`. Replicas with neighbouring indexes have different colours."""
+    """The label before a log line, for example `worker-0 |`. Replicas with neighbouring indexes differ in colour."""
     if not colour:
         return f"{label} |"
     found = _INDEX.search(label)
@@ -82,7 +82,7 @@ def prefix(label: str, *, colour: bool) -> str:
 
 #: Maximum number of failed jobs that are shown with details.
 _MAX_DETAILED = 3
-#: Maximum number of succeeded jobs, and of other jobs, that have their own line.
+#: At most this many succeeded jobs, and at most this many other jobs, have their own line.
 _MAX_JOBS = 20
 #: Maximum number of replicas that are named in one line.
 _MAX_NAMES = 8
@@ -114,7 +114,7 @@ def summary(verdicts: list[JobVerdict], folder: str) -> Iterator[str]:
 
 
 def headline(one: JobVerdict) -> str:
-    """`demo failed after 3.2s: rule {"worker":[0]} …`."""
+    """The first line about a job, for example `demo failed after 3.2s: rule {"worker":[0]} …`."""
     outcome = _OUTCOME_TEXTS.get(one.outcome, one.outcome.lower())
     restarts = f", {one.restarts} restart{'s' * (one.restarts != 1)}" if one.restarts else ""
     because = f": {line(one.because)}" if one.because else ""
@@ -139,7 +139,7 @@ def details(one: JobVerdict) -> Iterator[str]:
 
 
 def ended_by_run(one: JobVerdict) -> Iterator[str]:
-    """The replicas that the end of the run has ended; on a cluster their pods would still run."""
+    """A line about the replicas that were still running when the run ended. On a cluster they would still run."""
     if one.terminated:
         keeps = " that the job's clean-up policy keeps" if one.outcome in ("Succeeded", "Failed") else ""
         plural = "s" * (len(one.terminated) != 1)
@@ -147,6 +147,6 @@ def ended_by_run(one: JobVerdict) -> Iterator[str]:
 
 
 def named(names: Sequence[str]) -> str:
-    """`worker-0, worker-1, … and 7 more`."""
+    """The names in one text, for example `worker-0, worker-1, … and 7 more`."""
     more = f", … and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the output of a view in a thread, so that a slow, stopped or closed reader does not stop the engine.
 
-The order of the texts is kept. After the first error (a closed pipe, a full disk) the writer drops everything.
+The writer keeps the order of the texts. After the first error (a closed pipe, a full disk) it drops everything.
 """
 
 import os
@@ -40,7 +40,7 @@ class BackgroundWriter:
         return not self._waiting
 
     def write(self, text: str) -> None:
-        """Add text to the output; returns at once."""
+        """Add text to the output and return at once."""
         data = text.encode(self._encoding, errors="backslashreplace")
         if not data or self.error is not None:
             return
@@ -50,7 +50,7 @@ class BackgroundWriter:
             self._change.notify()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds until all is written; return whether all is written. May be called again."""
+        """Wait until all output is written. Return False if this takes over `timeout` seconds. Can be called again."""
         with self._change:
             self._closed = True
             self._change.notify()
@@ -100,7 +100,7 @@ class WriterView:
         return isinstance(self._writer.error, BrokenPipeError)
 
     def tick(self, frame: Frame) -> None:
-        """Do nothing: written output does not change."""
+        """Do nothing, because output that is already written does not change."""
 
     def close(self, timeout: float) -> bool:
         """Write the rest of the output. Return whether everything is written."""

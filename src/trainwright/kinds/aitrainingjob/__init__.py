@@ -44,7 +44,7 @@ def translate(job: AITrainingJob) -> Job:
 
 
 def _remarks(spec: AITrainingJobSpec) -> tuple[tuple[str, str], ...]:
-    """The warning for replica types without a container whose name has the prefix."""
+    """The warning about replica types in which no container has a name that begins with `aitj-`."""
     mains = [(name, main_containers(one.template)) for name, one in policies.ordered(spec)]
     unmarked = [f"{name}: {found[0]['name']}" for name, found in mains if found and not has_prefix(found[0])]
     text = f"no container is called {PREFIX}…, so the first one counts, with all its ports ({', '.join(unmarked)})"
@@ -52,7 +52,7 @@ def _remarks(spec: AITrainingJobSpec) -> tuple[tuple[str, str], ...]:
 
 
 def adopted_ledger(status: AITrainingJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended; it keeps its phase."""
+    """The ledger for a status without our ledger; if the job has ended, with the result and the phase in the status."""
     if status.phase not in FINAL_PHASES:
         return status.trainwright
     result = "Succeeded" if status.phase == "Succeed" else "Failed"
@@ -84,7 +84,7 @@ AITRAININGJOB = Kind(
     suspend=suspend,
     scale=scale,
     cel=CEL_RULES,
-    # Short phases: their messages change with every message of the scheduler or a kubelet, and another phase follows.
+    # These phases are short, and their messages change with every message of the scheduler or of a kubelet.
     deferrable=("Pending", "Creating"),
     event=event,
     adopted_ledger=adopted_ledger,

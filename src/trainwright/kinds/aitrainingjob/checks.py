@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of an AITrainingJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of an AITrainingJob, the same checks as CEL rules, and patches for `suspend` and `scale`.
 
-The original controller checked nothing; jobs on which it would fail or wait for ever get an error or warning here. The
-CEL rules let an API server refuse a job where our webhook is not installed; a test compares their verdict with `check`.
-The rules use only CEL that every server since 1.29 has. They cannot check pod templates and exit codes, which the
-schema leaves open.
+The original controller checked nothing; jobs on which it would fail or wait for ever get an error or warning here. With
+the CEL rules, an API server refuses an invalid job without a webhook. A test compares the results of the rules with the
+results of `check`. The rules use only CEL that every server since 1.29 has. The rules cannot check pod templates and
+exit codes, because the schema accepts any value there.
 """
 
 import re
@@ -50,7 +50,7 @@ def check(job: AITrainingJob) -> tuple[Problem, ...]:
 
 
 def check_edit(stored: AITrainingJob, edited: AITrainingJob) -> tuple[Problem, ...]:
-    """The fields that may not change once the job exists; the CRD refuses the same changes."""
+    """A problem for each changed field that must stay the same after creation; the CRD refuses the same changes."""
     problems = []
     for name, one in edited.spec.replica_specs.items():
         before = stored.spec.replica_specs.get(name)
@@ -143,7 +143,7 @@ def _bounds(one: ReplicaSpec, path: str) -> Iterator[Problem]:
 
 
 def _variable_size(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
-    """Variables name every replica, and the size of an environment variable is limited."""
+    """Check the size of the variables that list all replicas: the size of an environment variable is limited."""
     most = replicas(one) if one.max_replicas is UNSET else one.max_replicas
     stem = len(f"{job.metadata.name}-{name}-.{key_of(job.metadata).namespace}:65535,")
     if most <= MAX_REPLICAS:
@@ -152,7 +152,7 @@ def _variable_size(job: AITrainingJob, name: str, one: ReplicaSpec, path: str) -
 
 
 def _all_ports(template: Body) -> tuple[int, ...]:
-    """The main ports; none for a template of a wrong shape, which has its own error."""
+    """The main ports of a template; empty if its shape is wrong, because another check reports the shape."""
     try:
         return main_ports(template)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -160,7 +160,7 @@ def _all_ports(template: Body) -> tuple[int, ...]:
 
 
 def _template(template: Body, path: str) -> Iterator[Problem]:
-    """The template may have any shape; `template` reports a wrong shape."""
+    """Check a template. It may have any shape: the module `template` reports a wrong shape."""
     spec = pod_spec(template)
     containers = [*entries(spec, "containers", f"{path}.spec")]
     for place, one in containers:
@@ -177,7 +177,7 @@ def _template(template: Body, path: str) -> Iterator[Problem]:
 
 
 def _ports(container: Body, path: str) -> Iterator[Problem]:
-    """Ports of a main container that its peers do not learn."""
+    """Warn if a main container has only ports without the prefix: its peers do not learn such ports."""
     given = [port for _, port in entries(container, "ports", path)] if has_prefix(container) else []
     if given and not any(has_prefix(port) for port in given):
         names = ", ".join(str(port.get("name", "one without a name")) for port in given[:8])

@@ -2,8 +2,8 @@
 """The conditions and events of an AITrainingJob, with the texts of the original controller.
 
 The conditions are a history: only the last condition is true, and its type is the phase of the job. Each pass appends
-what changed between the stored status and the conclusion; a second pass over the same input changes nothing. The
-messages say why pods failed, on which nodes, and why pods cannot be created or scheduled.
+what changed between the stored status and the result of the pass; a second pass over the same input changes nothing.
+The messages say why pods failed, on which nodes, and why pods cannot be created or scheduled.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ SOURCE = "TrainingJobOperator"
 RUNNING = "all pods are running"
 PENDING = "all pods are waiting for scheduling"
 CREATING = "creating containers"
-#: Maximum number of waiting pods that a message names; the others are counted.
+#: Maximum number of waiting pods that a message lists by name; the other pods are only counted.
 _MAX_WAITING_NAMED = 3
 _NODE_CAUSES = (CauseKind.NODE_LOST, CauseKind.DEVICE)
 
@@ -62,7 +62,7 @@ class ConditionHistory(Struct):
 
 
 def put(conditions: Conditions, kind: str, message: str, now: Time) -> Conditions:
-    """The history with this phase at its end; if that is the current phase, only its message changes."""
+    """The history with this phase at its end. If the last phase already is this phase, only its message changes."""
     last = conditions[-1] if conditions else None
     when, reason = rfc3339(now), f"TrainingJob{kind}"
     if last is None or (last.type, last.status, last.reason) != (kind, TRUE, reason):
@@ -76,7 +76,7 @@ def put(conditions: Conditions, kind: str, message: str, now: Time) -> Condition
 def conditions(old: AITrainingJobStatus, job: Job, status: Status, now: Time) -> ConditionHistory:
     """The history after this pass; `old` is the stored status."""
     known = tuple(one for one in old.conditions or () if one.type != UNAPPLIED)
-    # We do not finish a restart that another controller began.
+    # A restart that another controller began is ignored.
     restarting = old.restart_replica_name if old.trainwright.phase is not Phase.NEW else ""
     history = ConditionHistory(known, now, restarting)
     outcome = status.ledger.outcome
@@ -91,7 +91,7 @@ def conditions(old: AITrainingJobStatus, job: Job, status: Status, now: Time) ->
 
 
 def _end(history: ConditionHistory, outcome: Outcome, job: Job, status: Status) -> None:
-    """Terminating until the pods that must be removed are gone; then the final phase."""
+    """Set Terminating until the pods that must be removed are gone; then set the final phase."""
     history.restarting = ""
     message, phase = _ended_text(job, status.ledger, outcome), _final_phase(outcome)
     if outcome.reason is Reason.INVALID:
@@ -114,7 +114,7 @@ def _run(history: ConditionHistory, old: AITrainingJobStatus, job: Job, status: 
         history.put("Restarting", _restarting_text(job, history.restarting))
         history.restarting = ""
     elif resized := _resized_text(before, ledger):
-        # The resize also restarts the pods of an earlier restart.
+        # The resize restarts the pods anyway, so an earlier restart that is not complete is not reported any more.
         history.restarting = ""
         history.put("Restarting", resized)
     if runs:
@@ -124,10 +124,10 @@ def _run(history: ConditionHistory, old: AITrainingJobStatus, job: Job, status: 
 
 
 def _wait(history: ConditionHistory, status: Status) -> None:
-    """Not every pod runs: pods are being scheduled, created or restarted."""
+    """Set the phase of a job in which not every pod runs: pods are being scheduled, created or restarted."""
     why, replicas = _waiting_text(status), [*_replicas(status)]
     if history.phase == "Restarting":
-        # Keep the beginning of the message, which names what restarts, and replace the reason for waiting.
+        # Keep the beginning of the message, which says what restarts, and replace the reason for waiting.
         start = history.conditions[-1].message.split("; pod ")[0]
         history.put("Restarting", _joined(start, why))
     elif not all(one.final or (one.pod is not None and one.pod.spec.node_name) for one in replicas):
@@ -233,7 +233,7 @@ def _create_error(cause: Cause) -> str:
 
 
 def _restart_text(before: Ledger, after: Ledger) -> tuple[str, str]:
-    """The replica type whose failure causes a restart in this pass, and the message; empty without such a failure."""
+    """The replica type whose failure causes a restart in this pass, and the message; both empty without a restart."""
     increases = {one.name: _total(after, one.name) - _total(before, one.name) for one in after.roles}
     restarted = [name for name, increase in increases.items() if increase > 0]
     if not restarted:
@@ -249,7 +249,7 @@ def _total(ledger: Ledger, name: str) -> int:
 
 
 def _resized_text(before: Ledger, after: Ledger) -> str:
-    """Which replica types restart because of a new size, and why if the user did not ask for it."""
+    """Which replica types restart because of a new size; if the controller chose the size, the text says why."""
     known = {one.name: one for one in before.roles if one.size >= 0}
     pairs = [(known.get(one.name, one), one) for one in after.roles if one.size >= 0]
     return brief("; ".join(_scaled_text(old, new) for old, new in pairs if old.size != new.size), LONGEST_TEXT)
@@ -261,7 +261,7 @@ def _scaled_text(old: RoleLedger, new: RoleLedger) -> str:
 
 
 def _restarting_text(job: Job, name: str) -> str:
-    """What restarts, after the old pods are gone."""
+    """The message after the old pods are gone: it says which pods restart now."""
     role = _role(job, name)
     scope = role.restart.scope if role is not None else RestartScope.POD
     if scope is RestartScope.JOB:
@@ -307,7 +307,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
             message = _restart_text(job.ledger, status.ledger)[1] or message
         case JobEnded(outcome):
             reason = _final_phase(outcome)
-            # Like the original controller's, the condition has only the annotation's value; the event also names it.
+            # If an annotation ended the job, keep the default message: it has the annotation's name and its value.
             if outcome.reason is not Reason.EXTERNAL:
                 message = _ended_text(job, status.ledger, outcome)
         case JobStep() | Resized():

@@ -31,7 +31,7 @@ class AIDialect(Struct, frozen=True):
         if self.spec.scheduler_name:
             spec["schedulerName"] = self.spec.scheduler_name
         if spec.get("hostNetwork") and not spec.get("dnsPolicy"):
-            # The variables contain names of services, which the node's own resolver does not know.
+            # The variables contain names of services. The DNS of the cluster knows them; the DNS of the node does not.
             spec["dnsPolicy"] = _HOST_NETWORK_DNS
         return {
             "metadata": {**given, "labels": self._labels(job, replica, given.get("labels") or {})},
@@ -39,7 +39,7 @@ class AIDialect(Struct, frozen=True):
         }
 
     def _labels(self, job: Job, replica: Replica, given: dict[str, str]) -> dict[str, str]:
-        """The original controller's labels, which override the template's, which override the job's."""
+        """The labels of the job, of the template and of the original controller; later values override earlier ones."""
         role = replica.role.name.lower()
         labels = {
             **given,
@@ -65,14 +65,14 @@ class AIDialect(Struct, frozen=True):
         init_containers = [_with_env(one, env) for one in spec.get("initContainers") or ()]
         return {"containers": containers} | ({"initContainers": init_containers} if init_containers else {})
 
-    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The main ports; the selector has only the original controller's labels."""
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the site does not matter
+        """A service with the main ports; its selector has only the original controller's labels."""
         names = _selector(job, replica)
         exposed = [{"name": f"aitj-{port}", "port": port} for port in main_ports(replica.role.template)]
         return {"metadata": {"labels": names}, "spec": {"selector": names} | ({"ports": exposed} if exposed else {})}
 
-    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - there are none
-        """This kind has no further objects."""
+    def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - always empty
+        """This kind has no extras."""
         return ()
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:

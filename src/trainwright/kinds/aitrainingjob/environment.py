@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The variables by which the replicas of an AITrainingJob know themselves and find each other.
 
-The names of the variables are part of the contract. They are set when a pod is created. Main containers and
+The names of the variables are part of the contract; their values are set when a pod is created. Main containers and
 ports have names that begin with `aitj-`; if no container has the prefix, the first container is main, with all ports.
 """
 
@@ -81,7 +81,7 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
     """The lists of peers if names resolve: the same for every pod of the job."""
     found: Pairs = ()
     for name, count, ports in sizes:
-        # Upper and lower case as in the manifest: host names are not case-sensitive.
+        # The type keeps its upper and lower case letters, because host names are not case-sensitive.
         instances = [f"{job.name}-{name}-{index}.{job.namespace}" for index in range(count)]
         hosts = [f"{instance}:{port}" for instance in instances for port in ports]
         found += _lists(name, instances, [str(port) for port in ports], hosts)
@@ -89,9 +89,9 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
 
 
 def _peers(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
-    """The lists of peers if names do not resolve: each replica has its own address and ports, which only HOSTS lists.
+    """The lists of peers if names do not resolve. Then each replica has other ports, and only HOSTS lists all of them.
 
-    PORTS of the replica's own type has its own ports; PORTS of another type has the ports of the first replica.
+    PORTS has the ports of one replica: for the pod's own type, of the pod itself; for another type, of replica 0.
     """
     found: Pairs = ()
     for name, count, ports in sizes:

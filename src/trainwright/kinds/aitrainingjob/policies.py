@@ -42,7 +42,7 @@ _CAUSES: Mapping[str, tuple[frozenset[CauseKind], bool]] = {
 _SCOPES = {"All": RestartScope.JOB, "Replica": RestartScope.ROLE, "Pod": RestartScope.POD}
 _WHICH: Mapping[str, Which | tuple[int, ...]] = {"Any": Which.SOME, "Rank0": (0,), "All": Which.EVERY}
 _OF_JOB: Mapping[str, Callable[[tuple[Rule, ...]], Rule]] = {"Any": AnyOf, "All": AllOf}
-#: The value that keeps pods, and its name in the README of the original controller.
+#: Two spellings of the policy that keeps pods; the second is only in the README of the original controller.
 KEEPS = ("None", "CleanPodPolicyNone")
 #: Annotations that end a job; if a job has several, the first of these decides.
 ENDINGS = ("Preempted", "Failed", "NodeFail", "Timeout", "Succeed")
@@ -67,13 +67,13 @@ def failure(spec: AITrainingJobSpec) -> Rule:
 
 
 def _rule(policy: str, of_types: Mapping[str, str], result: Result) -> Rule:
-    """The job's policy over the policies of its replica types; None never decides, and Rank0 only within a type."""
+    """Combine the types' policies by the job's policy. `None` never decides; `Rank0` works only as a type's policy."""
     rules = tuple(Atom(name, _WHICH[one], result) if one in _WHICH else NEVER for name, one in of_types.items())
     return _OF_JOB[policy](rules) if policy in _OF_JOB else NEVER
 
 
 def ordered(spec: AITrainingJobSpec) -> list[tuple[str, ReplicaSpec]]:
-    """The replica types sorted by name: an API server does not keep the order of the document."""
+    """The replica types sorted by name, because an API server does not keep the order of the document."""
     return sorted(spec.replica_specs.items())
 
 
@@ -86,7 +86,7 @@ def restart(one: ReplicaSpec, codes: Any) -> Restart:
         limit=None if one.restart_limit is UNSET else one.restart_limit,
         scope=_SCOPES[one.restart_scope],
         shared=True,
-        # Only exit codes of main containers can be in the list; codes of init containers and sidecars do not count.
+        # If exit codes decide, only main containers count: a failed init container or sidecar causes no restart.
         retries_other_containers=not by_code,
     )
 
@@ -100,7 +100,7 @@ def elastic(one: ReplicaSpec) -> Elastic | None:
     if auto and replicas(one):
         # Never shrink a role to zero.
         least = max(least, 1)
-    # A role that resizes itself never grows above the number that the user wants.
+    # An automatically sized role never grows above the number that the user wants.
     most = one.max_replicas if one.max_replicas is not UNSET else replicas(one) if auto else MAX_REPLICAS
     return Elastic(least, most, auto)
 
@@ -127,7 +127,7 @@ def _role(name: str, one: ReplicaSpec, spec: AITrainingJobSpec) -> Role:
 
 
 def ending(annotations: Mapping[str, str] | None) -> RequestedEnd | None:
-    """The end that an annotation asks for, in upper or lower case; the value of the annotation is the message."""
+    """The end that an annotation asks for. Upper and lower case are equal; the annotation's value is the message."""
     if not annotations:
         return None
     asked = {_BY_LOWER[key.lower()]: key for key in sorted(annotations) if key.lower() in _BY_LOWER}

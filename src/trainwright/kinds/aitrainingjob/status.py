@@ -72,11 +72,11 @@ def _ended(old: AITrainingJobStatus, history: ConditionHistory, ledger: Ledger, 
 def _restarts(old: AITrainingJobStatus, job: Job, ledger: Ledger) -> int:
     """The number of restarts that have happened.
 
-    An older version of Trainwright drops `pending` of the ledger, so the restarts that were pending are never added.
-    Therefore an unfinished job shows at least as many restarts as its ledger counts: a restart of the whole job counts
-    for every type, every other restart for one type.
+    An older version of Trainwright removes `pending` and `hidden` from the ledger, so pending restarts are never added.
+    Therefore an unfinished job shows at least as many restarts as its ledger counts. If every restart of the whole job
+    counts for every type, this is the highest count of a type; otherwise it is the sum of the counts.
     """
-    # A restart of the whole job, which counts for every type, is added once.
+    # A restart of the whole job is added once: `made` counts it only for the type that caused it.
     shown = old.restarts + max(_counted_once(ledger) - _counted_once(old.trainwright), 0)
     if ledger.outcome is not None:
         return shown
@@ -97,7 +97,7 @@ def _count(role: RoleState, restarted: int) -> ReplicaStatus:
 
 
 def _count_field(replica: ReplicaState, restarted: int) -> str:
-    """The field that counts a replica, by its pod or its stored result; empty if it has neither."""
+    """The field that counts a replica, by its pod or its stored result; empty if the replica has neither of them."""
     pod = replica.pod or replica.old
     if replica.final and (pod is None or replica.state is State.SUCCEEDED):
         return "succeeded" if replica.state is State.SUCCEEDED else "failed"

@@ -11,12 +11,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from trainwright.kinds.scalars import Condition, Count, Manifest, Seconds, ShortText, Spec, Timestamp, doc
 from trainwright.model.ledger import Ledger
 
-#: This many of the newest conditions are kept.
+#: Maximum number of conditions in the history; the newest are kept.
 MAX_CONDITIONS = 20
 EndPolicy = Literal["", "Any", "Rank0", "All", "None"]
 RestartPolicy = Literal["", "Never", "OnFailure", "ExitCode", "OnNodeFail", "OnNodeFailWithExitCode", "Always"]
 RestartScope = Literal["", "All", "Replica", "Pod"]
-#: The last two are the names in the README of the original controller.
+#: The last two values are the names in the README of the original controller.
 CleanPodPolicy = Literal["", "All", "None", "CleanPodPolicyAll", "CleanPodPolicyNone"]
 EdlPolicy = Literal["", "Auto", "Manual", "Never"]
 

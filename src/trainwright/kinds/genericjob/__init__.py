@@ -19,7 +19,7 @@ Mode = TypeVar("Mode", DebugMode, PauseMode)
 
 
 def default(job: GenericJob) -> GenericJob:
-    """Apply the old spelling of `enabled`; all other defaults are in the wire types."""
+    """Read `enable`, the old spelling of `enabled`; all other defaults are in the wire types."""
     mode = job.spec.run_mode
     if mode is None:
         return job
@@ -38,7 +38,7 @@ def translate(job: GenericJob) -> Job:
 
 
 def adopted_ledger(status: GenericJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended."""
+    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
     if status.phase not in ("Succeeded", "Failed"):
         return status.trainwright
     times = [one.last_transition_time for one in status.conditions or () if one.type == "Completed"]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a GenericJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of a GenericJob, the same checks as CEL rules, and the patches of `suspend` and `scale`.
 
-`decode` checks the shape and `template` the pod templates. The CEL rules let an API server refuse a job where our
-webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
-1.29 has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a CRD with a rule above
-10 million; only the rule for ranks comes near.
+`decode` checks the shape and `template` the pod templates. With the CEL rules, an API server refuses an invalid job
+without a webhook. A test compares the results of the rules with the results of `check`. The rules use only CEL that
+every server since 1.29 has. The server multiplies the limits in `wire` to estimate the cost of a rule, and refuses a
+CRD if a rule costs more than 10 million. Only the rule for ranks comes near this cost.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from trainwright.kinds.template import entries, pod_spec
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, nearest
 
-#: At most this many unknown references and variable names are compared: absurd templates must not cost minutes.
+#: At most this many unknown references and variable names are compared, so that a huge template is checked quickly.
 _MAX_NAMES_COMPARED = 32
 
 
@@ -45,7 +45,7 @@ def _restart_scope(job: GenericJob) -> Iterator[Problem]:
 
 
 def check_edit(stored: GenericJob, edited: GenericJob) -> tuple[Problem, ...]:
-    """The fields that may not change once the job exists; the CRD refuses the same changes."""
+    """A problem for each changed field that must stay the same after creation; the CRD refuses the same changes."""
     if _resume_specs(stored.spec) == _resume_specs(edited.spec):
         return ()
     return (Problem("spec.runMode.pause.resumeSpecs", "cannot be changed after the job was created"),)
@@ -139,7 +139,7 @@ def _run_mode(spec: GenericJobSpec) -> Iterator[Problem]:
 
 
 def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
-    """The commands and arguments of the run modes, which replace the template's."""
+    """The commands and arguments of the run modes, which replace those of the template."""
     mode = spec.run_mode
     debug = enumerate(mode.debug.replica_specs if mode is not None and mode.debug is not None else ())
     resume = enumerate(mode.pause.resume_specs if mode is not None and mode.pause is not None else ())
@@ -151,7 +151,7 @@ def _mode_texts(spec: GenericJobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _bad_references(texts: Iterable[tuple[str, str]], spec: GenericJobSpec) -> Iterator[Problem]:
-    """Variables that refer to something that the job does not have."""
+    """Problems of variables: malformed, or with a type, rank, port or service that the job does not have."""
     for where, text in texts:
         for ref in scan(text):
             if (problem := _reference(where, ref, spec)) is not None:
@@ -179,7 +179,7 @@ def _misspelt_references(body: Body, path: str) -> Iterator[Problem]:
 
 
 def _unknown_references(body: Body, path: str) -> Iterator[tuple[str, tuple[str, tuple[str, ...], str]]]:
-    """References without a value. `envFrom` can add a variable of any name, so containers with it are not checked."""
+    """References without a value. Containers with `envFrom` are skipped: `envFrom` can add variables of any name."""
     for place, container in _containers(body, path):
         if container.get("envFrom"):
             continue
@@ -233,7 +233,7 @@ _PORTS = "service.ports"
 
 
 def _given(path: str, root: str = "self") -> str:
-    """CEL: every step of a dotted path is present. CEL fails at a missing step."""
+    """CEL: every step of a dotted path is present. The rule tests each step, because CEL fails at a missing step."""
     steps = path.split(".")
     return " && ".join(f"has({root}.{'.'.join(steps[: end + 1])})" for end in range(len(steps)))
 
@@ -244,7 +244,7 @@ def _every(path: str, name: str, demand: str) -> str:
 
 
 def _only(path: str, same: str) -> str:
-    """CEL: no other element `o` is the same as `e`."""
+    """CEL: each element `e` of the list occurs once. `same` is the CEL expression for "`o` is the same as `e`"."""
     return _every(path, "e", f"self.{path}.exists_one(o, {same})")
 
 
@@ -265,8 +265,8 @@ def _types(path: str) -> CelRule:
 def _ranks(path: str) -> CelRule:
     """CEL: ranks are below the number of replicas of their type; the schema refuses negative ranks.
 
-    The list of one element binds `n` outside the loop over the ranks, which lowers the estimated cost. Any rank is
-    allowed for an unknown type: another rule refuses the type.
+    `[count].all(n, …)` computes `n` once, outside the loop over the ranks. This lowers the estimated cost. An unknown
+    type counts as 100000 replicas: it may have any rank here, because another rule refuses the type.
     """
     count = "(self.replicaSpecs.map(s, s.type == t, s.replicas) + [100000])[0]"
     rule = _every(path, "r", f"r.all(t, [{count}].all(n, r[t].all(i, int(i) < n)))")
@@ -274,7 +274,7 @@ def _ranks(path: str) -> CelRule:
 
 
 def _constant(path: str) -> CelRule:
-    """CEL on the whole spec: servers skip a transition rule on the field itself when the field is added or removed."""
+    """CEL on the whole spec: if an edit adds or removes the field, a server would skip a rule on the field itself."""
     now, before = (f"({_given(path, root)} ? {root}.{path} : [])" for root in ("self", "oldSelf"))
     return f"{now} == {before}", f"{path} cannot be changed after creation"
 

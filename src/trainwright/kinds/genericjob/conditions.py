@@ -2,7 +2,8 @@
 """The six conditions of a GenericJob, with the published reasons and messages.
 
 The order of the conditions is fixed. The transition time of a condition changes only when its status changes.
-`Completed` means that the job has ended, with success or failure, as in the original controller; its manual disagrees.
+`Completed` means that the job has ended, with success or failure. The original controller does the same, although its
+manual says something else.
 """
 
 from collections.abc import Iterator
@@ -49,9 +50,9 @@ def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterat
 
 
 def _initialized(status: Status, known: dict[str, JobCondition]) -> NewCondition:
-    """True once every pod has been created; it stays true afterwards.
+    """The condition is true once every pod has been created, and stays true afterwards.
 
-    A replica in back-off has had a pod: its attempt is above the epoch of its role.
+    A replica in back-off has no pod now, but it had one: a retry raised its attempt above the epoch of its role.
     """
     before = known.get("Initialized")
     epochs = {role_ledger.name: role_ledger.epoch for role_ledger in status.ledger.roles}
@@ -75,7 +76,7 @@ def _ended(outcome: Outcome) -> Iterator[NewCondition]:
 
 
 def _failure_text(outcome: Outcome) -> str:
-    """The published text names the rule; without a rule of the user, it names a rule for the failed replica."""
+    """The published text with the rule that decided. If the user wrote no rule: with a rule for the failed replica."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
         default = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""
@@ -123,6 +124,6 @@ def _cause_text(cause: Cause) -> str:
     if cause.why is CauseKind.EXIT:
         return f"exited with error code {cause.code}"
     if cause.why is CauseKind.CREATE_ERROR:
-        # Without the message: it contains the number of retries, so every retry would cause a status write.
+        # The message is left out: it contains the number of retries, so every retry would cause a status write.
         return f"cannot be created: {cause.reason}"
     return str(cause)

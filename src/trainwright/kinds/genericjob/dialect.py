@@ -16,7 +16,7 @@ from trainwright.model.site import Site
 
 GANG = Gang(gangs.T9K_API)
 DEBUG_COMMAND = ("sleep", "inf")
-#: Removed in debug mode: a probe would restart the container that waits for the debugger.
+#: Fields that debug mode removes, because a probe would restart the container that waits for the debugger.
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -34,7 +34,7 @@ class GenericDialect(Struct, frozen=True):
         """The template in its run mode, with the variables filled in and the labels of the original controller."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
-        # Only the controller restarts replicas: a restart by the kubelet would hide the failure from the rules.
+        # Only the controller restarts replicas: if a kubelet did it, the finish rules would not see the failure.
         spec["restartPolicy"] = "Never"
         self._apply_mode(job, replica.role.name, spec)
         values = variables(job, self.spec, replica, site)
@@ -58,8 +58,8 @@ class GenericDialect(Struct, frozen=True):
             "tensorstack.dev/owner-name": job.key.name,
         }
 
-    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The user's ports; the selector has only labels of the original controller."""
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the site does not matter
+        """A service with the user's ports; its selector has only the original controller's labels."""
         names = {"genericjob": job.key.name, "genericjob-replica": replica.name}
         ports = self.spec.service.ports if self.spec.service is not None else ()
         exposed = [
@@ -79,11 +79,11 @@ class GenericDialect(Struct, frozen=True):
         return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Every replica that has a service: templates may name its host; they write its port themselves."""
+        """Every role, if the job has a service: templates may contain the host of any replica. It needs no ports."""
         return {role.name: () for role in job.roles} if self.spec.service is not None else {}
 
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:
-        """Debug mode replaces the command; after a pause the resume settings do, until the job ends."""
+        """Replace the command: in debug mode by the debug command, after the first resume by the resume command."""
         mode = self.spec.run_mode
         if mode is None:
             return
@@ -94,7 +94,7 @@ class GenericDialect(Struct, frozen=True):
 
 
 def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
-    """Every container waits; arguments and probes are removed with the command that they belong to."""
+    """Let every container wait. Arguments and probes belong to the replaced command, so they are removed."""
     command = list((settings.command if settings is not None else ()) or DEBUG_COMMAND)
     dropped = ("args", *_PROBES)
     spec["containers"] = [
@@ -106,7 +106,7 @@ def _debug(spec: Body, settings: ReplicaDebugSet | None) -> None:
 
 
 def _resume(spec: Body, settings: ResumeSpec | None) -> None:
-    """The main container starts with the given command and arguments; the template's apply for those not given."""
+    """Start the main container with the given command and arguments; what is not given stays as in the template."""
     if settings is None:
         return
     given: Mapping[str, Any] = {"command": list(settings.command), "args": list(settings.args)}

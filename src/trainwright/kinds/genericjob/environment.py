@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The five `$(…)` variables of a GenericJob: find them in a text, and fill them in.
 
-A text may have several variables; they cannot be nested. `$$`, the escape of Kubernetes, stays as it is, and so does
-every other `$(NAME)`: the kubelet expands those.
+A text may have several variables; they cannot be nested. `$$`, the escape of Kubernetes, stays as it is. Every other
+`$(NAME)` also stays, because the kubelet expands it.
 """
 
 import re
@@ -24,14 +24,14 @@ _VARIABLE = re.compile(
     r"|(?P<malformed>\$\((?:service\.|replicas\[)(?:[^()]|\$\([^()]*\))*\))"
 )
 
-#: Any `$(NAME)`, of a GenericJob or of Kubernetes, with the text after the name, which only our variables have.
+#: Any `$(NAME)`, ours or of Kubernetes. Only ours can have text after the name, as in `$(replicas[worker])`.
 _NAME = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][A-Za-z0-9_-]*)(?P<rest>[.\[][^()\s]*)?\)")
 #: Commands that a script may call as `$(COMMAND)` in a shell: these are not misspelt variables.
 _COMMANDS = frozenset({"arch", "date", "hostname", "id", "ls", "nproc", "pwd", "tty", "uname", "whoami"})
 
 
 class ReplicaVariables(Struct, frozen=True):
-    """The values of the variables for one replica. `host` takes a type and a rank; None: the job has no service."""
+    """The values of the variables for one replica. `host` takes a type and a rank; it is None without a service."""
 
     type: str
     rank: int
@@ -56,7 +56,7 @@ def variables(job: Job, spec: GenericJobSpec, replica: Replica, site: Site) -> R
 
 
 def fill_container(container: Body, values: ReplicaVariables) -> Body:
-    """The container with its variables filled in; not copied if it has none."""
+    """The container with its variables filled in; a container without variables is not copied."""
     changed: Body = {}
     for key in ("command", "args"):
         texts = container.get(key)
@@ -92,7 +92,7 @@ def _value(ref: "Reference", values: ReplicaVariables) -> str:
 
 
 class Reference(Struct, frozen=True):
-    """One variable in a text: what it asks for, and the type, rank or port that it names."""
+    """One variable in a text: what it asks for, and the type, rank or port in it."""
 
     text: str
     #: `type`, `rank`, `count`, `host`, `port`, or `malformed` for a text that resembles a variable.
@@ -107,9 +107,9 @@ def scan(text: str) -> Iterator[Reference]:
 
 
 def unknown(text: str, variables: Collection[str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Every `$(NAME)` without a value: the name, the valid names, and the text after the name.
+    """Every `$(NAME)` without a value: the name, the names that would be valid here, and the text after the name.
 
-    `variables` are the environment variables of the container, whose values the kubelet fills in.
+    `variables` are the environment variables of the container; the kubelet fills in their values.
     """
     for match in _NAME.finditer(text):
         name, rest = match["name"], match["rest"] or ""

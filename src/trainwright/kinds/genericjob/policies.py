@@ -32,7 +32,7 @@ def failure(spec: GenericJobSpec) -> Rule:
 
 
 def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
-    """One rule is enough; within a rule, all the replicas that it names. Messages print a rule as compact JSON.
+    """One of the rules must hold. A rule holds if all replicas in it have this result. Messages print rules as JSON.
 
     Users write a rank as `0` or `"0"`.
     """
@@ -58,9 +58,9 @@ def roles(spec: GenericJobSpec, meta: ObjectMeta) -> tuple[Role, ...]:
 
 
 def _restart(policy: RestartPolicy, scope: RestartScope) -> Restart:
-    """The causes that a policy restarts, and its limit: for each replica, as the manual says.
+    """The causes after which a policy restarts, and its limit. As the manual says, the limit is for each replica.
 
-    If replicas restart together, the limit is for all of them: it does not matter which replica failed.
+    If replicas restart together, the limit is for the whole job: it does not matter which replica failed.
     """
     causes = {
         "Never": DISRUPTIONS,

@@ -32,7 +32,7 @@ PHASES = {
 #: Maximum number of replicas, and of their containers in total, that the status lists.
 MAX_LISTED_REPLICAS = 256
 MAX_LISTED_CONTAINERS = 256
-#: Which replicas of a large job are listed: replicas in the phase with the lowest number first.
+#: A large job lists only some replicas: first those whose phase has the lowest number here.
 _URGENCY = {"Failed": 0, "Unknown": 1, "Pending": 2, "Creating": 3, "Running": 4, "Succeeded": 5, "Deleted": 6}
 _ENDED = {"state": "Terminated"}
 #: A replica, and its phase.
@@ -44,7 +44,7 @@ def render(before: GenericJobStatus | None, job: Job, status: Status, now: Time)
     outcome = status.ledger.outcome
     unapplied = job.invalid and before is not None and (outcome is None or outcome.reason is not Reason.INVALID)
     if job.unreadable or unapplied:
-        # An edit cannot be applied: the status as it was, with a condition that has the errors.
+        # The edit cannot be applied, so the status stays as it was, with a condition that contains the errors.
         old = before or GenericJobStatus()
         return status_body(replace(old, conditions=conditions(old, job, status, now)), job)
     rows = {role.name: [(one, replica_phase(one, status.ledger)) for one in role.replicas] for role in status.roles}
@@ -67,7 +67,7 @@ def _phase(status: Status, aggregate: Aggregate) -> str:
 
 
 def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
-    """The phase of the pod; `Creating` before it has a node, `Deleted` if it is gone and no new pod follows."""
+    """The pod's phase. `Creating`: it has no node or does not exist yet. `Deleted`: it is gone, no new pod follows."""
     pod = shown_pod(replica, ledger)
     if pod is None:
         over = replica.final or ledger.outcome is not None or ledger.phase is Phase.SUSPENDED
@@ -79,7 +79,7 @@ def replica_phase(replica: ReplicaState, ledger: Ledger) -> str:
 
 
 def shown_pod(replica: ReplicaState, ledger: Ledger) -> Pod | None:
-    """The replica's pod; after the end of the job also a pod that should have been replaced."""
+    """The replica's pod. After the end of the job, also an old pod: it will not be replaced any more."""
     return replica.pod or (replica.old if ledger.outcome is not None else None)
 
 

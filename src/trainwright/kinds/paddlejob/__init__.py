@@ -17,7 +17,7 @@ _RESULTS = {"Completed": "Succeeded", "Failed": "Failed"}
 
 
 def default(job: PaddleJob) -> PaddleJob:
-    """The job itself: the wire types have all defaults."""
+    """Return the job unchanged, because the wire types set all defaults."""
     return job
 
 
@@ -28,7 +28,7 @@ def translate(job: PaddleJob) -> Job:
 
 
 def _remarks(dialect: PaddleDialect) -> tuple[tuple[str, str], ...]:
-    """The warning for a job that asks for a gang but names a scheduler that does not schedule gangs."""
+    """The warning for a job that asks for a gang, if a template sets a scheduler that cannot schedule gangs."""
     if dialect.spec.scheduling_policy is None or not dialect.other_schedulers:
         return ()
     named = ", ".join(dialect.other_schedulers)
@@ -37,7 +37,7 @@ def _remarks(dialect: PaddleDialect) -> tuple[tuple[str, str], ...]:
 
 
 def adopted_ledger(status: PaddleJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended."""
+    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
     if status.phase not in _RESULTS:
         return status.trainwright
     return ended_elsewhere(_RESULTS[status.phase], str(status.completion_time or ""), meta)
@@ -64,7 +64,7 @@ PADDLEJOB = Kind(
     suspend=suspend,
     scale=scale,
     cel=CEL_RULES,
-    # This phase is usually short; only a slow start is worth a write of its own.
+    # This phase is usually short, so its write can wait: usually the next phase is written instead.
     deferrable=(STARTING,),
     event=event,
     gangs=gangs.ALL,

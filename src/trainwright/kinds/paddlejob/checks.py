@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a PaddleJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of a PaddleJob, the same checks as CEL rules, and the patches of `suspend` and `scale`.
 
 The original controller checked nothing, and manifests with unknown values exist: they run as before, with a warning.
-Only jobs that cannot work are refused. The CEL rules let an API server refuse a job where our webhook is not
-installed; a test compares their verdict with `check`. They cannot check pod templates, which the schema leaves open.
+Only jobs that cannot work are refused. With the CEL rules, an API server refuses such a job without a webhook. A test
+compares the results of the rules with the results of `check`. The rules cannot check pod templates, because the schema
+accepts any template.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ SHARED = (
 
 
 def _template(body: Body, path: str, *, host_network: bool) -> Iterator[Problem]:
-    """The template may have any shape; `template` reports a wrong shape."""
+    """Check a template. It may have any shape: the module `template` reports a wrong shape."""
     spec = pod_spec(body)
     yield from _containers([*entries(spec, "containers", f"{path}.spec")], f"{path}.spec.containers")
     yield from _restart_policy(spec.get("restartPolicy"), f"{path}.spec.restartPolicy")
@@ -83,7 +84,7 @@ def _template(body: Body, path: str, *, host_network: bool) -> Iterator[Problem]
 
 
 def _restart_policy(given: Any, path: str) -> Iterator[Problem]:
-    """The pods get the value unchanged, and an API server accepts only these values."""
+    """Check the restart policy. Pods get it unchanged, and an API server accepts only these values."""
     known = ("Always", "Never", "OnFailure")
     if given not in (None, "", *known):
         near = nearest(given, known) if isinstance(given, str) else ""
@@ -119,7 +120,7 @@ def check(job: PaddleJob) -> tuple[Problem, ...]:
 
 
 def check_edit(stored: PaddleJob, edited: PaddleJob) -> tuple[Problem, ...]:
-    """The fields that may not change once the job exists; the CRD refuses the same changes."""
+    """A problem for each changed field that must stay the same after creation; the CRD refuses the same changes."""
     before, after = stored.spec, edited.spec
     problems = [
         Problem(f"spec.{name}", "roles cannot be added or removed after the job was created")
@@ -161,7 +162,7 @@ def _sizes(spec: PaddleJobSpec) -> Iterator[Problem]:
 
 
 def _variable_sizes(job: PaddleJob) -> Iterator[Problem]:
-    """One variable lists the endpoints of a role, and the size of an environment variable is limited."""
+    """Check the size of the variable that lists the endpoints of a role: the size of a variable is limited."""
     by_name = f"{job.metadata.name}-worker-9999.{job.metadata.namespace or 'default'}:36000,"
     each = len(by_name) if intranet(job.spec) == SERVICE else len("255.255.255.255:36000,")
     for name, one in role_specs(job.spec).items() if not is_elastic(job.spec) else ():
@@ -225,7 +226,7 @@ def _scheduling(spec: PaddleJobSpec) -> Iterator[Problem]:
 
 
 def _unchanged(field: str, otherwise: str) -> str:
-    """CEL: a field is the same before and after an edit; `otherwise` is its value while it is missing."""
+    """CEL: a field is the same before and after an edit; `otherwise` is its value if the field is missing."""
     return " == ".join(f"(has({one}.{field}) ? {one}.{field} : {otherwise})" for one in ("self", "oldSelf"))
 
 

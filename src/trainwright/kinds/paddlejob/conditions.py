@@ -43,7 +43,7 @@ def ended_text(job: Job, outcome: Outcome) -> tuple[str, str]:
 
 
 def event(job: Job, status: Status, event: JobEvent) -> Emit:
-    """An event with the original controller's source, and with its reason and text if it has that event."""
+    """An event as the original controller sends it; events that only we have get our own reason and text."""
     emit = default_emit(event, CONTROLLER)
     match event:
         case JobEnded(outcome):
@@ -100,7 +100,7 @@ def conditions(old: PaddleJobStatus, job: Job, status: Status, now: Time) -> tup
 
 
 def unapplied(old: PaddleJobStatus, status: Status, now: Time) -> tuple[JobCondition, ...]:
-    """The stored conditions, and a condition that an edit cannot be applied."""
+    """The stored conditions, and a condition that says why an edit cannot be applied."""
     known = {condition.type: condition for condition in old.conditions or ()}
     new = NewCondition(REPLICA_FAILURE, True, "Invalid", brief(status.invalid, LONGEST_TEXT))
     kept = (one for name, one in known.items() if name != REPLICA_FAILURE)
@@ -123,7 +123,7 @@ def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterat
 
 
 def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
-    """True for the first replica with an error; false only if there was an error before."""
+    """True while a replica has an error, false afterwards. Before the first error, the condition is absent."""
     found = _first_error(job, status) if status.ledger.outcome is None else None
     if found is not None:
         yield NewCondition(REPLICA_FAILURE, True, found[0], brief(found[1], LONGEST_TEXT))
@@ -137,7 +137,7 @@ def _first_error(job: Job, status: Status) -> tuple[str, str] | None:
             if (cause := replica_error(replica)) is not None:
                 reason, text = "PodFailed", str(cause)
                 if cause.why is CauseKind.CREATE_ERROR:
-                    # Without the message: it contains the number of retries, so every retry would cause a status write.
+                    # Leave out the message: it contains the number of retries, so every retry would write the status.
                     reason, text = cause.reason, f"cannot be created: {cause.reason}"
                 return reason, f"{job.key.replica_name(role.name, replica.index)}: {text}"
     refused = [f"{name} could not be created: {why}" for name, why in status.refused.items()]

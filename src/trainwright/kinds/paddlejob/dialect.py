@@ -34,9 +34,9 @@ class PaddleDialect(Struct, frozen=True):
 
     @property
     def gang(self) -> Gang | None:
-        """The gang of the job; None if a template names another scheduler.
+        """The gang of the job; None if a template sets a scheduler that does not schedule gangs.
 
-        A job with a scheduling policy asks for a gang; others are gangs only if the operator's settings say so.
+        A job with a scheduling policy asks for a gang. Any other job is a gang only if the operator's settings say so.
         """
         if self.other_schedulers:
             return None
@@ -72,7 +72,7 @@ class PaddleDialect(Struct, frozen=True):
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}
 
     def _restart_policy(self, role: str, spec: Body) -> str:
-        """OnFailure for an elastic job; else the user's policy. The default is OnFailure for workers with services."""
+        """OnFailure if elastic; else the user's policy. Default: OnFailure for workers with services, else Never."""
         if is_elastic(self.spec):
             return "OnFailure"
         default = "OnFailure" if role == WORKER and intranet(self.spec) == SERVICE else "Never"
@@ -87,15 +87,15 @@ class PaddleDialect(Struct, frozen=True):
         if replica.role.gate:
             changed["envFrom"] = [*(main.get("envFrom") or ()), {"configMapRef": {"name": replica.role.gate}}]
         if intranet(self.spec) in (SERVICE, HOST):
-            # With host network this also keeps the scheduler from placing two pods with the same port on one node.
+            # On the host network, this port keeps the scheduler from placing two pods with the same port on one node.
             changed["ports"] = _with_port(main.get("ports") or [], environment.peer_port(job, replica.name))
         containers[place] = main | changed
         return containers
 
     # -- services --------------------------------------------------------------------------------------------------
 
-    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """All ports that a replica may listen on, under its own name."""
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the site does not matter
+        """A service with the name of the replica and all ports that the replica may listen on."""
         first = environment.peer_port(job, replica.name)
         ports = [{"name": f"p-{place}", "port": first + place} for place in range(environment.PORT_BLOCK)]
         return {"spec": {"selector": {NAME: replica.name}, "ports": ports}}

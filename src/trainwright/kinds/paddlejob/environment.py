@@ -36,7 +36,7 @@ LISTS = {
     WORKER: ("PADDLE_TRAINER_ENDPOINTS",),
     HETER: ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_ENDPOINTS"),
 }
-#: The variable, and the prefix of the ConfigMap key, that identify one attempt at the whole job.
+#: The value of this variable identifies one attempt of the whole job. Its key in the ConfigMap has this prefix.
 WORLD = "TRAINWRIGHT_WORLD"
 #: Gloo's code for a rendezvous over HTTP.
 _HTTP = "3"
@@ -69,7 +69,7 @@ def _endpoint(host: str, port: int) -> str:
 
 
 def _world_key(job: Job) -> str:
-    """A key that only the ConfigMap of this attempt has: a pod does not start with the ConfigMap of another attempt."""
+    """A key that only the ConfigMap of this attempt has. Pods need it, so they cannot start with an older ConfigMap."""
     return f"{WORLD}_{job.world.upper()}"
 
 
@@ -101,7 +101,7 @@ def _role_data(job: Job, spec: PaddleJobSpec, role: Role, peers: _Peers) -> dict
         return {}
     found = {LISTS[PS][0]: listed}
     if mode := gloo(spec):
-        # The first server offers the rendezvous of Gloo, on another port of its block.
+        # The first server also offers the rendezvous of Gloo, on a port above its first port.
         host, port = peers[0]
         found["PADDLE_WITH_GLOO"] = str(mode)
         found["PADDLE_GLOO_RENDEZVOUS"] = _HTTP
@@ -110,7 +110,7 @@ def _role_data(job: Job, spec: PaddleJobSpec, role: Role, peers: _Peers) -> dict
 
 
 def _peer_list(job: Job, role: Role, pods: Mapping[str, Pod] | None, site: Site) -> _Peers | None:
-    """Host and port of each replica, by service name if `pods` is None; None while a pod has no address."""
+    """Host and port of each replica; None while a pod has no address. Without `pods`, the hosts are service names."""
     prefix = job.key.replica_prefix(role.name)
     names = [f"{prefix}{index}" for index in range(role.replicas)]
     if pods is None:
@@ -149,7 +149,7 @@ def _own_variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site) 
 
 
 def _peer_variables(job: Job, role: Role) -> list[Body]:
-    """The key without which this attempt does not start, and the endpoints of the next or previous stage."""
+    """A variable from the ConfigMap of this attempt, for which the pod waits, and the endpoints of the other stage."""
     found = [_from_config_map(job, WORLD, _world_key(job))]
     has_stages = any(one.name == HETER and one.replicas for one in job.roles)
     if has_stages and role.name == WORKER:
@@ -162,7 +162,7 @@ def _peer_variables(job: Job, role: Role) -> list[Body]:
 
 
 def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) -> list[Body]:
-    """How Paddle's launchers (before and since 2.3) find their peers, and how many peers there may be."""
+    """Variables for Paddle's launchers, before and since 2.3: how they find peers, and how many workers may run."""
     worker = spec.worker
     bounded = worker is not None and not (worker.requests is UNSET and worker.limits is UNSET)
     # The minimum and maximum number of workers.
@@ -173,7 +173,7 @@ def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) ->
         _variable("PADDLE_ELASTIC_NP", f"{least}:{most}" if bounded else role.replicas),
         _variable("PADDLE_ELASTIC_TIMEOUT", 60),
     ]
-    # Both launchers accept only one server.
+    # Both launchers accept the address of only one etcd server.
     server = site.elastic_server.split(",")[0].strip()
     if not server:
         return found
@@ -183,7 +183,7 @@ def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) ->
         _variable("PADDLE_ELASTIC_LEVEL", 1),
         _variable("PADDLE_MASTER", f"etcd://{server}"),
         _variable("PADDLE_NNODES", f"{least}:{most}"),
-        # A member that joins deletes all keys with this prefix, so it must not be a prefix of another job's keys.
+        # A member that joins deletes all keys with this prefix, so no key of another job may have this prefix.
         _variable("PADDLE_JOB_ID", job.uid),
     ]
 

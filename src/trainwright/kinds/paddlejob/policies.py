@@ -38,7 +38,7 @@ _CLEAN = {
     "Always": CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL),
     "OnFailure": CleanUp(CleanPods.UNFINISHED, CleanPods.ALL, CleanPods.ALL),
 }
-#: With any other policy, finished pods are kept. Running pods are always removed: they would hold their GPUs for ever.
+#: For any other policy: keep finished pods, but remove running pods, because they would hold their GPUs for ever.
 _KEEP = CleanUp(CleanPods.UNFINISHED, CleanPods.UNFINISHED, CleanPods.UNFINISHED)
 
 
@@ -87,7 +87,7 @@ def _role(name: str, role_spec: ResourceSpec, spec: PaddleJobSpec, meta: ObjectM
 
 
 def _mains(template: Body) -> frozenset[str]:
-    """Of several containers the one called `paddle` decides; else the pod's phase, as in the original controller."""
+    """The container that decides the result: `paddle`, if it is one of several. Empty: the phase of the pod decides."""
     containers = (template.get("spec") or {}).get("containers") or ()
     named = len(containers) > 1 and any(one.get("name") == CONTAINER for one in containers)
     return frozenset({CONTAINER}) if named else frozenset()

@@ -86,7 +86,7 @@ def _elastic_state(status: Status) -> str:
 
 
 def _counts(role: RoleState, status: Status) -> RoleStatus | UnsetType:
-    """The counts and pods of a role; unset while it has no pods."""
+    """The counts and pods of a role; UNSET if there is nothing to count or list."""
     counts: dict[str, int] = {}
     refs: list[PodRef] = []
     for replica in role.replicas:

@@ -163,12 +163,12 @@ def role_specs(spec: PaddleJobSpec) -> dict[str, ResourceSpec]:
 
 
 def intranet(spec: PaddleJobSpec) -> str:
-    """How pods find each other; `HostNetwork` of the design document is `Host`, and an unknown value is `PodIP`."""
+    """How pods find each other. `HostNetwork` (in the design document) means `Host`; an unknown value means `PodIP`."""
     return _BY_LOWER.get(spec.intranet.lower(), POD_IP)
 
 
 def is_elastic(spec: PaddleJobSpec) -> bool:
-    """Whether the number of workers may change. Not with parameter servers: they must know all workers."""
+    """Whether the number of workers may change. Never with parameter servers, because they must know all workers."""
     return spec.elastic is not UNSET and spec.ps is None
 
 

@@ -27,7 +27,7 @@ from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
 
 T = TypeVar("T")
-#: By version: the restart policy and the clean-up policy of a job that has none.
+#: By version: the restart policy and the clean-up policy of a job that sets none.
 _DEFAULT_RESTART = {version.name: version.defaults[RESTART_POLICY] for version in VERSIONS}
 _DEFAULT_CLEAN_UP = {"v1": "None", "v1alpha2": "Running"}
 #: The value of `managedBy` for jobs that we manage; with any other value we ignore the job.
@@ -75,7 +75,7 @@ def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
 
 
 def adopted_ledger(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger of a job that another controller may have ended."""
+    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
     ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
     if not ends:
         return status.trainwright
@@ -84,7 +84,7 @@ def adopted_ledger(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
 
 
 def managed_elsewhere(document: Body) -> bool:
-    """Whether `managedBy` names another controller; that one also reports errors of the manifest."""
+    """Whether `managedBy` is another controller. That controller also reports the errors of the manifest."""
     part: object = document
     for key in ("spec", "runPolicy", "managedBy"):
         part = part.get(key) if isinstance(part, dict) else None
@@ -116,7 +116,7 @@ TFJOB = Kind(
     scale=scale,
     cel=CEL_RULES,
     versions=VERSIONS,
-    # It becomes true when the first leading replica runs; when all replicas run, the status is stored at once.
+    # Running is true once a leading replica runs. This write may wait: when all replicas run, we write at once anyway.
     deferrable=("Running",),
     phase_of=phase_of,
     event=event,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a TFJob between fields, the same as CEL rules, and the merge patches of `suspend` and `scale`.
+"""Checks that compare fields of a TFJob, the same checks as CEL rules, and the patches of `suspend` and `scale`.
 
-The checks refuse what the original controller's webhook refuses, and jobs that it accepts although they cannot work:
-unknown or duplicate types, and names that a service cannot have. The CEL rules let an API server refuse a job where
-our webhook is not installed; a test compares their verdict with `check`. The rules use only CEL that every server since
-1.29 has, and cannot check pod templates, which the schema leaves open.
+The checks refuse what the original controller's webhook refuses. They also refuse jobs that this webhook accepts, but
+that cannot work: unknown or duplicate types, and names that a service cannot have. With the CEL rules, an API server
+refuses an invalid job without a webhook. A test compares the results of the rules with the results of `check`. The
+rules use only CEL that every server since 1.29 has. They cannot check pod templates: the schema accepts any template.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def check(job: TFJob) -> tuple[Problem, ...]:
 
 
 def check_edit(stored: TFJob, edited: TFJob) -> tuple[Problem, ...]:
-    """The fields that may not change once the job exists; the CRD refuses the same changes."""
+    """A problem for each changed field that must stay the same after creation; the CRD refuses the same changes."""
     before, after = (one.spec.run_policy or RunPolicy() for one in (stored, edited))
     problems = []
     if before.managed_by != after.managed_by:
@@ -105,7 +105,7 @@ def _replicas(job: TFJob) -> Iterator[Problem]:
 
 
 def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
-    """The template may have any shape; `template` reports a wrong shape."""
+    """Check a template. It may have any shape: the module `template` reports a wrong shape."""
     spec = pod_spec(one.template)
     containers = [*entries(spec, "containers", f"{path}.spec")]
     names = [str(container.get("name")) for _, container in containers]
@@ -123,7 +123,7 @@ def _template(one: ReplicaSpec, wanted: str, path: str) -> Iterator[Problem]:
 
 
 def _variable_size(job: TFJob) -> Iterator[Problem]:
-    """`TF_CONFIG` names every replica, and the size of an environment variable is limited."""
+    """Check the size of `TF_CONFIG`, which contains all replicas: the size of an environment variable is limited."""
     stem = len(f'"{job.metadata.name}--.{job.metadata.namespace or "default"}.svc:{PORT}",')
     types = [(name, one.replicas) for key, one in job.spec.tf_replica_specs.items() if (name := canonical(key))]
     listed = [(name, count) for name, count in types if name == PS or not job.spec.enable_dynamic_worker]
@@ -177,7 +177,7 @@ _SPELLINGS = {name: name.lower() for name in TYPES} | {"Evaluator": "eval(uator)
 
 
 def _named(pattern: str) -> str:
-    """CEL: the keys that match the pattern in any case."""
+    """CEL: the keys that match the pattern, in upper or lower case."""
     return f"{_CEL_SPECS}.filter(t, t.matches('^(?i)({pattern})$'))"
 
 
@@ -220,7 +220,7 @@ def suspend(_document: Body, on: bool) -> Body:
 
 
 def scale(document: Body, role: str, replicas: int) -> Body | Problem:
-    """The merge patch that sets the replicas of a type, under the key that the document has for it."""
+    """The merge patch that sets the replicas of a type, under the key that the document uses for the type."""
     specs, wanted = document["spec"]["tfReplicaSpecs"], canonical(role)
     key = next((one for one in specs if wanted is not None and canonical(one) == wanted), None)
     if key is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions and events of a TFJob, with exactly the texts of the original controller: programs match on them.
+"""The conditions and events of a TFJob, with exactly the texts of the original controller: programs search for them.
 
 `kubectl get` prints the last condition, so the order of the list is part of the contract; `put` is the algorithm
-of the original controller. Each pass appends what changed between the stored status and the conclusion; a second
-pass over the same input changes nothing.
+of the original controller. Each pass appends what changed between the stored status and the result of the pass; a
+second pass over the same input changes nothing.
 """
 
 from collections.abc import Iterable
@@ -80,7 +80,7 @@ class _ConditionList:
 
 
 def put(conditions: Conditions, new: JobCondition) -> Conditions:
-    """The list with this condition in it."""
+    """The list with the new condition at its end; unchanged after Failed, and for an equal status and reason."""
     if holds(conditions, "Failed"):
         return conditions
     old = next((one for one in conditions if one.type == new.type), None)
@@ -100,7 +100,7 @@ def holds(conditions: Iterable[JobCondition], kind: str) -> bool:
 
 
 def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -> None:
-    """Restarting while a failed pod exists or waits for its replacement; then Running once a leading replica runs."""
+    """Set Restarting if a pod is replaced; it stays while failures are left. Otherwise set Running if a leader runs."""
     restarted = _restarted_type(before, status.ledger)
     if restarted:
         conditions.put("Restarting", _restarting_text(job, restarted))
@@ -136,7 +136,7 @@ def failed_count(role: RoleState) -> int:
 
 
 def _restarted_type(before: Ledger, after: Ledger) -> str:
-    """The first type of which a failed pod is replaced in this pass; empty if no failed pod is."""
+    """The first type with a failed pod that is replaced in this pass; empty if there is no such type."""
     known = {role_ledger.name: role_ledger.restarts for role_ledger in before.roles}
     for role_ledger in after.roles:
         for why, times in role_ledger.restarts.items():
@@ -149,7 +149,7 @@ def _restarted_type(before: Ledger, after: Ledger) -> str:
 # -- texts and events ------------------------------------------------------------------------------------------------
 
 
-#: The texts by condition or event; some texts of the original controller name the namespace of the job, others do not.
+#: The texts by condition or event. Only some texts of the original controller contain the namespace of the job.
 _TEXTS = {
     "Created": "TFJob {0.name} is created.",
     "Running": "TFJob {0} is running.",

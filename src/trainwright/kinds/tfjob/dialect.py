@@ -33,7 +33,7 @@ class TFDialect(Struct, frozen=True):
 
     @property
     def gang(self) -> Gang:
-        """A job with a scheduling policy asks for a gang; others are gangs only if the operator's settings say so."""
+        """A scheduling policy asks for a gang. Without it, a job is a gang only if the operator's settings say so."""
         return gangs.ANY if self.scheduling is not None else gangs.ANY_UNASKED
 
     # -- pods ------------------------------------------------------------------------------------------------------
@@ -72,15 +72,15 @@ class TFDialect(Struct, frozen=True):
         }
 
     def _leader_label(self, replica: Replica) -> dict[str, str]:
-        """The label of every chief; without a chief, of worker 0."""
+        """The label that marks the leader: every chief has it; in a job without a chief, worker 0 has it."""
         name = leading_type(self.spec)
         leads = replica.role.name == name and (name != WORKER or replica.index == 0)
         return {f"{PREFIX}/job-role": "master"} if leads else {}
 
     # -- services --------------------------------------------------------------------------------------------------
 
-    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the same at every site
-        """The ports of the container that trains; the selector has only the original controller's labels."""
+    def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the site does not matter
+        """A service with the training container's ports; its selector has only the original controller's labels."""
         names = self._labels(job, replica)
         ports = _with_port(environment.container_of(replica.role.template))["ports"]
         return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports)}}
@@ -130,7 +130,7 @@ def _with_port(container: Body) -> Body:
 
 
 def _exposed(ports: list[Body]) -> list[Body]:
-    """Each port number once, and each port with a name, as a service with several ports requires."""
+    """Each port number once. Every port gets a name, because a service with several ports requires names."""
     named: dict[int, str] = {}
     for port in ports:
         number, name = port["containerPort"], port.get("name") or ""

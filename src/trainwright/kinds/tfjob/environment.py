@@ -38,7 +38,7 @@ def sizes_of(job: Job) -> Sizes:
     """The roles that `TF_CONFIG` lists; none for a job with a single replica, which needs no `TF_CONFIG`."""
     if sum(role.replicas for role in job.roles) == 1:
         return ()
-    # TensorFlow uses worker 0 as the chief only if the cluster has no chief entry, not even an empty list.
+    # Omit a chief without replicas: TensorFlow uses worker 0 as the chief only if there is no entry for a chief.
     listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
     return tuple((role.name, role.replicas, _port_of(role)) for role in listed)
 
@@ -87,7 +87,7 @@ def _address(job: Key, role: str, index: int, port: int, site: Site) -> str:
 
 
 def _sparse_cluster(job: Key, sizes: Sizes, replica: Replica, site: Site) -> str:
-    """The cluster with dynamic workers: a worker knows only itself and the servers, so their number may change."""
+    """The cluster with dynamic workers. Each worker knows only itself and the servers, so workers may be added."""
     own, index = replica.role.name, replica.index
     by_type = {size[0]: size for size in sizes}
     here = _address(job, own, index, by_type[own][2], site)

@@ -24,21 +24,21 @@ FAILED_POD = frozenset(
 )
 #: Exit codes after which a replica is restarted. Some systems have codes above 255.
 RETRYABLE = ((128, 2**31 - 1),)
-#: By policy: when the controller restarts a replica. A pod does not fail if the kubelet restarts its container.
+#: By policy: when the controller restarts a replica. If the kubelet restarts a container, the pod does not fail.
 RESTARTS = {
     "Never": Restart(),
     "OnFailure": Restart(FAILED_POD),
     "Always": Restart(FAILED_POD | {CauseKind.COMPLETED}),
     "ExitCode": Restart(FAILED_POD, codes=RETRYABLE),
 }
-#: A hundred years, in seconds. A longer deadline has the same effect, and `datetime` might not hold it.
+#: A hundred years, in seconds. Longer deadlines are reduced to this value, because `datetime` has a limit.
 _MAX_DEADLINE_SECONDS = 100 * 366 * 24 * 3600
 #: The restartPolicy of the pod for each policy: what the kubelet restarts.
 POD_POLICIES = {"Never": "Never", "OnFailure": "OnFailure", "Always": "Always", "ExitCode": "Never"}
 
 
 def success(spec: TFJobSpec) -> Rule:
-    """All replicas of the chief must succeed; without a chief, worker 0 or all workers; without workers, never."""
+    """Every chief must succeed. Without chief: worker 0, or all workers for AllWorkers. Without workers: no success."""
     leading = leading_type(spec)
     replica_spec = replica_specs(spec).get(leading)
     if replica_spec is None or not replica_spec.replicas:

@@ -62,7 +62,7 @@ def _rendered(old: TFJobStatus, job: Job, status: Status, now: Time) -> TFJobSta
 
 def _counts(old: TFJobStatus, status: Status) -> Counts:
     stored, outcome = old.replica_statuses or {}, status.ledger.outcome
-    # Another controller that ended the job has counted, and its pods are not among ours.
+    # If another controller ended the job, keep its counts: its pods are not among ours.
     is_final = outcome is not None and (old.trainwright.outcome is not None or outcome.reason is Reason.EXTERNAL)
     if is_final and stored:
         return dict(stored)

@@ -140,7 +140,7 @@ class TFJob(Manifest[TFJobSpec, TFJobStatus], frozen=True):
 
 CHIEFS = ("Chief", "Master")
 WORKER, PS = "Worker", "PS"
-#: In the order in which pods are created and counted.
+#: The replica types, in the order in which pods are created and counted.
 TYPES = ("Chief", "Evaluator", "Master", "PS", "Worker")
 #: The name of the container that trains, and the name and number of its port.
 CONTAINER, PORT_NAME, PORT = "tensorflow", "tfjob-port", 2222
@@ -173,7 +173,7 @@ def leading_type(spec: TFJobSpec) -> str:
 _DEFAULTS, RESTART_POLICY = "spec.trainwright.defaults", "spec.tfReplicaSpecs.*.restartPolicy"
 VERSIONS = (
     Version("v1", {_DEFAULTS: "v1", RESTART_POLICY: "Never"}),
-    # As the design document of v1alpha2 says, although its first release restarted nothing.
+    # The design document of v1alpha2 says Always, although the first release of v1alpha2 restarted nothing.
     Version("v1alpha2", {_DEFAULTS: "v1alpha2", RESTART_POLICY: "Always"}),
 )
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks: `admission` when an object enters the store, `preflight` before a run starts."""
+"""Checks: `admission` checks each object before it is stored, `preflight` checks jobs before a run starts."""

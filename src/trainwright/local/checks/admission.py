@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an API server checks and completes when an object is created or changed, as hooks for the store.
+"""Hooks for the store, which check and complete each created or changed object, as an API server does.
 
-Jobs pass the same checks as on the command line; Secrets, ConfigMaps, pods and services get the defaults and checks of
-Kubernetes. A hook gets the stored object (or None) and the new object. It returns the new object, perhaps with
-defaults, or raises InvalidError with all problems. It never edits its arguments.
+Jobs are checked as on the command line. Secrets, ConfigMaps, pods and services get the defaults and checks of
+Kubernetes. A hook gets the stored object (or None) and the new object. It returns the new object, perhaps with added
+defaults, or raises InvalidError with all problems. It never changes its arguments.
 """
 
 import re
@@ -28,7 +28,7 @@ _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 def content_problems(body: Body) -> Iterator[Problem]:
-    """All problems of the data of a Secret or a ConfigMap."""
+    """All problems in the data of a Secret or a ConfigMap."""
     if body.get("kind") == "Secret":
         yield from _text_problems(body.get("stringData"), "stringData")
         yield from _base64_problems(body.get("data"), "data")
@@ -38,7 +38,7 @@ def content_problems(body: Body) -> Iterator[Problem]:
 
 
 def misnamed(body: Body) -> Iterator[Problem]:
-    """The problem of the object's name, if the name is not valid."""
+    """A problem if the name of the object is missing or not valid."""
     name = (body.get("metadata") or {}).get("name")
     if not isinstance(name, str) or not name:
         yield Problem("metadata.name", "missing; expected a name")
@@ -47,7 +47,7 @@ def misnamed(body: Body) -> Iterator[Problem]:
 
 
 def _text_problems(data: Any, path: str) -> Iterator[Problem]:
-    """Problems of keys that cannot be file names, and of values that are not text."""
+    """A problem for each key that cannot be a file name and for each value that is not text."""
     if data is None:
         return
     if not isinstance(data, dict):
@@ -88,7 +88,7 @@ def install(store: "Store") -> None:
 
 
 def _raise_problems(body: Body, problems: Iterator[Problem] | tuple[Problem, ...]) -> None:
-    """Raise InvalidError if there are problems besides warnings."""
+    """Raise InvalidError if there is a problem that is not only a warning."""
     found = "; ".join(str(problem) for problem in problems if not problem.warning)
     if found:
         raise InvalidError(f"{body['kind']} {body['metadata']['name']!r} is invalid: {found}")
@@ -102,7 +102,7 @@ def job_hook(kind: Kind) -> "Hook":
 
     def admit(before: Body | None, body: Body) -> Body:
         if before is not None and before.get("spec") is body.get("spec"):
-            return body  # Only metadata changes: a job that an older version accepted stays valid.
+            return body  # The spec does not change, so it was checked before.
         loaded = _load(kind, body)
         _raise_problems(body, loaded.errors)
         known = _load(kind, before).wire if before is not None else None
@@ -120,7 +120,7 @@ def _load(kind: Kind, body: Body) -> Loaded:
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without keys whose value is null, as an API server stores it; nulls in lists stay."""
+    """The value without keys whose value is null, because an API server drops these; nulls in lists stay."""
     if isinstance(value, dict):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
@@ -166,7 +166,7 @@ def _host_name_problems(body: Body) -> Iterator[Problem]:
 
 
 def admit_content(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
-    """Check the data of a Secret or a ConfigMap, and move the `stringData` of a Secret into `data`, in base64."""
+    """Check the data of a Secret or a ConfigMap. Move the `stringData` of a Secret into `data`, encoded in base64."""
     _raise_problems(body, content_problems(body))
     if body["kind"] != "Secret" or "stringData" not in body:
         return body

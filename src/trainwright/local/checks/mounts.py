@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of a pod's volumes, and references to Secrets, ConfigMaps and volume claims that do not exist.
+"""Finds problems of a pod's volumes, and references to Secrets, ConfigMaps and volume claims that do not exist.
 
-The agent reports the same problems when it starts a container; these checks report all of them before anything runs.
-The checks ignore volumes that no container mounts, since the agent does not create such volumes.
+The agent reports the same problems when it starts a container; these checks report all problems before anything runs.
+The checks ignore volumes that no container mounts, because the agent does not create such volumes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from trainwright.node.volumes import HOST_PATH_TYPES, PRESENT_PATHS, SUPPORTED, 
 
 
 class KnownObjects:
-    """The names and keys of the objects that a job may refer to, by kind; `created` are the job's own ConfigMaps."""
+    """The names and keys of objects that a job can use, by kind. `created` are ConfigMaps that the job creates."""
 
     def __init__(self, objects: Iterable[Body], namespace: str, created: frozenset[str] = frozenset()) -> None:
         self._created = created
@@ -27,11 +27,11 @@ class KnownObjects:
             if (meta.get("namespace") or namespace) == namespace:
                 keys = (key for part in ("data", "stringData", "binaryData") for key in body.get(part) or ())
                 self._keys.setdefault(str(body.get("kind")), {})[str(meta.get("name"))] = set(keys)
-        #: The names of ConfigMaps that the job creates although they exist.
+        #: The names of ConfigMaps that the job would create but that exist already.
         self.conflicts = self._keys.get("ConfigMap", {}).keys() & created
 
     def missing(self, kind: str, ref: Body, path: str, name_field: str = "name") -> Iterator[Problem]:
-        """The problem of a reference to an object, or to a key of an object, that does not exist."""
+        """A problem if a reference is to an object that does not exist, or to a key that the object does not have."""
         name, key = str(ref.get(name_field) or ""), ref.get("key")
         if ref.get("optional") or (kind == "ConfigMap" and name in self._created):
             return
@@ -46,7 +46,7 @@ class KnownObjects:
 
 
 def environment_problems(container: Body, path: str, known: KnownObjects, given: frozenset[str]) -> Iterator[Problem]:
-    """References to missing objects in a container's environment, except for `given` variables."""
+    """References to missing objects in a container's environment. The variables in `given` are not checked."""
     for place, source in _indexed(container, "envFrom", path):
         for field, kind in IN_ENVIRONMENT:
             if source.get(field):
@@ -59,7 +59,7 @@ def environment_problems(container: Body, path: str, known: KnownObjects, given:
 
 
 def volume_references(volume: Body, path: str, known: KnownObjects) -> Iterator[Problem]:
-    """References of a volume to missing objects or to missing keys."""
+    """Problems for references from a volume to missing objects or missing keys."""
     yield from _source_references(volume, path, known, IN_VOLUME)
     for place, part in _indexed(volume.get("projected") or {}, "sources", f"{path}.projected"):
         yield from _source_references(part, place, known, IN_PROJECTED)
@@ -127,7 +127,7 @@ def _volume_problems(path: str, volume: Body, known: KnownObjects) -> Iterator[P
 
 
 def _written_files(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
-    """Problems of volumes whose files the agent writes, found by the agent's own functions."""
+    """Problems of volumes whose files the agent writes. This calls the functions with which the agent writes files."""
     pod: Body = {"metadata": {}, "spec": spec}
     for place, kind, body in _sources(volume, path):
         if kind == "serviceAccountToken":
@@ -144,7 +144,7 @@ def _written_files(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
 
 
 def _sources(volume: Body, path: str) -> Iterator[tuple[str, str, Body]]:
-    """The path, kind and body of each source of a projected volume, or of the one source of a downwardAPI volume."""
+    """The path, kind and body of each source of a projected volume, or of the only source of a downwardAPI volume."""
     if volume.get("downwardAPI"):
         yield path, "downwardAPI", volume["downwardAPI"]
     for place, part in _indexed(volume.get("projected") or {}, "sources", f"{path}.projected"):
@@ -164,7 +164,7 @@ def _host_path_problems(host: Mapping[str, object], path: str) -> Iterator[Probl
 
 
 def _nearest_file(place: Path) -> str:
-    """The file in the same folder whose name is most similar."""
+    """The path of the file in the same folder that has the most similar name."""
     try:
         found = nearest(place.name, sorted(one.name for one in place.parent.iterdir()))
     except OSError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what can never work on this machine before a run starts anything.
+"""Checks jobs before a run starts anything, and reports what can never work on this machine.
 
-The checks use the pods as they will be created (a run mode may replace commands) and report paths in the manifest. They
-do not report what may succeed later, such as a pod that waits for resources: the scheduler and the agents do.
+The checks use the pods as they will be created (a run mode can replace commands) and report paths in the manifest.
+Some problems can go away later, for example too few free resources. Only the scheduler and the agents report these.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from trainwright.model.site import Site
 from trainwright.node.devices.inventory import GPU
 from trainwright.node.requests import asks, total
 
-#: The fields that name a queue: one of GenericJob, one of TFJob and PaddleJob, one of PaddleJob.
+#: Paths of fields with the name of a queue. Line 1 is for GenericJob, line 2 for TFJob and PaddleJob, 3 for PaddleJob.
 _QUEUE_FIELDS = (
     ("spec", "scheduler", "t9kScheduler", "queue"),
     ("spec", "runPolicy", "schedulingPolicy", "queue"),
     ("spec", "schedulingPolicy", "queue"),
 )
-#: Labels and annotations by which Kueue, Volcano and the T9k scheduler find the queue of a job or a pod.
+#: Labels and annotations that tell Kueue, Volcano and the T9k scheduler the queue of a job or a pod.
 _QUEUE_LABELS = (
     "kueue.x-k8s.io/queue-name",
     "scheduling.volcano.sh/queue-name",
@@ -47,7 +47,7 @@ _RUN_AS_MESSAGE = "not used here: every process runs as the user who started the
 
 
 class RolePods(Struct, frozen=True):
-    """The pods of one role: their spec, and the path of its template in the manifest."""
+    """The pods of one role: the spec of the pods, and the path of this spec in the manifest."""
 
     role: Role
     path: str
@@ -83,7 +83,7 @@ def check(
 
 
 def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
-    """Report a ConfigMap that has the name of the job's own ConfigMap: pods would wait for their own for ever."""
+    """Report a ConfigMap with the name of the ConfigMap that the job creates. The job's pods would wait for ever."""
     if known.conflicts:
         message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
         yield Problem("metadata.name", message)
@@ -94,7 +94,7 @@ def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
     for role in job.roles:
         replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
         spec = job.dialect.pod(job, replica, Site())["spec"]
-        # If roles have equal templates, each takes the first path in the document that no other role has taken.
+        # If roles have equal templates, each role gets the first matching path that no other role has got.
         path = next((path for path, template in candidates if template == role.template), "spec")
         candidates = [one for one in candidates if one[0] != path]
         yield RolePods(role, f"{path}.spec", spec)
@@ -104,7 +104,7 @@ def _container_problems(job: Job, pods: RolePods, known: KnownObjects, variables
     for path, container in containers(pods.spec, pods.path):
         if not container.get("command"):
             message = "missing; the image is not used here, so its entrypoint is not known: name the program to run"
-            # A suspended job may get a command before it is resumed.
+            # For a suspended job this is only a warning, because the user can add a command before the job is resumed.
             yield Problem(f"{path}.command", message, warning=job.lifecycle.suspended)
         if container.get("restartPolicy") == "Always" and ".initContainers[" in path:
             message = "Always is not supported here: an init container must end before the next one begins"
@@ -128,7 +128,7 @@ def _placement_problems(pods: RolePods, node_infos: Sequence[NodeInfo]) -> Itera
 
 
 def _hint(requests: Requests, reason: str) -> str:
-    """The option that declares devices which this machine does not report."""
+    """A hint with the option that declares devices, if this machine does not report them."""
     for name, _ in requests:
         if "/" in name and f"{name}: " in reason:
             return _GPUS_HINT if name == GPU else f"; `--device {name}=N` declares N of them"
@@ -136,16 +136,16 @@ def _hint(requests: Requests, reason: str) -> str:
 
 
 def _requests_path(pods: RolePods) -> str:
-    """The path of the requests, if only one container has requests; else the path of the containers."""
+    """If only one container has requests, the path of these requests; otherwise the path of all containers."""
     paths = [path for path, container in containers(pods.spec, pods.path) if container.get("resources")]
     return f"{paths[0]}.resources" if len(paths) == 1 else f"{pods.path}.containers"
 
 
 def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Sequence[NodeInfo]) -> Iterator[Problem]:
-    """Report a gang that does not fit on all nodes together; warn if the replicas of another job cannot run at once."""
+    """Report a gang that needs more than all nodes have. For a job without a gang, this is only a warning."""
     if not node_infos:
         return
-    # A resource of which one pod requests more than any node has is reported for that pod.
+    # Skip each resource of which one pod alone requests more than any node has: `_placement_problems` reports these.
     names = {name for pods in all_pods for name, _ in pods.requests}
     largest = {name: max(one.total.get(name, 0) for one in node_infos) for name in names}
     reported = {name for pods in all_pods for name, amount in pods.requests if amount > largest[name]}
@@ -176,7 +176,7 @@ def _ignored_fields(pods: RolePods) -> Iterator[Problem]:
 
 
 def check_queues(document: Body) -> Iterator[Problem]:
-    """At most one warning that queues are ignored. A cluster would start the job when its queue admits it."""
+    """At most one warning that queues are ignored here. On a cluster, a job starts when its queue admits it."""
     for path, queue in _queues(document):
         yield Problem(path, f"queue {queue!r}: {_QUEUE_MESSAGE}", warning=True)
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes a pod may use, whatever their free resources: taints, tolerations, selectors, required affinity. Pure."""
+"""Which nodes accept a pod, apart from free resources: taints, tolerations, selectors, required affinity. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ _REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Toleration(Struct, frozen=True):
-    """A taint that the pod tolerates; empty fields match all taints."""
+    """A toleration of a pod, as in Kubernetes. A taint that matches all its fields does not keep the pod away."""
 
     key: str = ""
     operator: str = "Equal"
@@ -41,13 +41,13 @@ class LabelExpression(Struct, frozen=True):
 
 
 class NodeTerms(Struct, frozen=True):
-    """The conditions of a pod on its node. Equal terms are evaluated once per pass; most pods have none."""
+    """The conditions that a pod's node must fulfil. For equal NodeTerms, a pass finds the nodes only once."""
 
     selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     #: A node must match all expressions of at least one of these terms.
     affinity: tuple[tuple[LabelExpression, ...], ...] | None = None
-    #: A condition that this scheduler does not support.
+    #: The name of a condition that this scheduler does not support; empty if there is none.
     unsupported: str = ""
 
 
@@ -108,7 +108,7 @@ def ready_condition(node: Body) -> Body:
 
 
 def traits(node: Body) -> NodeTraits:
-    """The traits of a node; one that is being deleted is unschedulable."""
+    """The traits of a node. A node that is being deleted is unschedulable."""
     meta, spec = node["metadata"], node.get("spec") or {}
     taints = [_taint(one) for one in spec.get("taints") or () if one.get("effect") in _REPELLING_EFFECTS]
     return NodeTraits(
@@ -125,7 +125,7 @@ def _taint(given: Any) -> NodeTaint:
 
 
 def refusal(pod: NodeTerms, node: NodeTraits) -> str:
-    """Why the node refuses such a pod, in a few words by which nodes can be counted; empty if it accepts the pod."""
+    """Why the node refuses such a pod; empty if it accepts. It is short: messages count nodes with equal texts."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, nodes and pod groups as the scheduler sees them, updated by each event. Pure.
+"""The pods, nodes and pod groups that the scheduler knows. Each event updates them. Pure.
 
-The totals are updated, not computed again, so an event costs the same with ten bound pods or ten thousand. An event
-with a version that is not newer changes nothing; the answers to the scheduler's own writes can therefore be applied at
-once.
+An event updates the totals and does not compute them again, so it takes the same time with ten bound pods or ten
+thousand. An event whose version is not newer changes nothing, so the scheduler can apply the answers to its own writes
+at once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from trainwright.model.meta import Key
 from trainwright.node.devices.inventory import LeasedDevices
 from trainwright.node.requests import Amounts, amounts, asks
 
-#: Used for resources that a node does not report: 2^63 bytes, in thousandths of a byte, are always enough.
+#: If a node does not report this resource, the resource counts as unlimited: 2^63 bytes. Amounts are in thousandths.
 _UNMETERED = {"ephemeral-storage": 2**63 * 1000}
 _ENDED_PHASES = ("Succeeded", "Failed")
 
@@ -30,12 +30,12 @@ class PodInfo(Struct, frozen=True):
     uid: str
     requests: tuple[tuple[str, int], ...]
     terms: NodeTerms
-    #: The names of its scheduling gates; it is not placed before they are removed.
+    #: The names of the pod's scheduling gates. The pod is placed only after its gates are removed.
     gates: str = ""
     priority: int | None = None
     created: str = ""
     group: Key | None = None
-    #: It is a member of a gang, even if the group does not exist.
+    #: Whether the pod is a member of a gang, even if its group does not exist yet.
     ganged: bool = False
 
 
@@ -52,7 +52,7 @@ class NodeInfo(Struct, frozen=True):
 
 
 class GroupInfo(Struct, frozen=True):
-    """A pod group: the least number of pods to place together, and their priority."""
+    """A pod group: the minimum number of pods to place together, and their priority."""
 
     min_members: int
     priority: int = 0
@@ -86,7 +86,7 @@ class NodeUsage:
             self.members.setdefault(pod.group, set()).add(pod.key.name)
 
     def leave(self, pod: PodInfo) -> None:
-        """Do not count a member of a gang any longer."""
+        """No longer count a member of a gang."""
         if pod.group is not None:
             members = self.members.get(pod.group, set())
             members.discard(pod.key.name)
@@ -109,7 +109,7 @@ def pod_info(pod: Body) -> PodInfo:
         spec.get("priority"),
         meta.get("creationTimestamp") or "",
         Key(namespace, group) if group else None,
-        # A group may be created after its pods: such a pod waits for it.
+        # A group can be created after its pods, so a pod whose group does not exist yet waits for the group.
         bool(group) and spec.get("schedulerName") == gangs.T9K.scheduler,
     )
 
@@ -142,11 +142,11 @@ class CachedPod(Struct, frozen=True):
     body: Body
     info: PodInfo
     version: int
-    #: Its node, or empty.
+    #: The name of the pod's node; empty if the pod has none.
     node: str
-    #: The resources of the node include its requests.
+    #: Whether the used resources of the node include the requests of the pod.
     uses_node: bool
-    #: It counts as a member of its gang.
+    #: Whether the pod counts as a member of its gang.
     in_gang: bool
 
 
@@ -173,7 +173,7 @@ class SchedulerCache:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def update_pod(self, body: Body) -> None:
-        """Add a pod, or replace it if the version is newer."""
+        """Add a pod, or replace the cached pod if this version is newer."""
         key, version = key_of(body), int(body["metadata"].get("resourceVersion") or 0)
         before = self._pods.get(key)
         if before is not None and before.info.uid != body["metadata"]["uid"]:
@@ -183,7 +183,7 @@ class SchedulerCache:
             return
         spec = body["spec"]
         node = spec.get("nodeName") or ""
-        # The requests of a pod never change; its gates can change only before it has a node.
+        # The requests of a pod never change, and its gates change only before the pod has a node.
         known = before.info if before is not None and (node or before.body["spec"] is spec) else pod_info(body)
         ended, deleted = finished(body), terminating(body)
         self._replace(
@@ -214,7 +214,7 @@ class SchedulerCache:
         before = self._pods.get(key)
         if before is None or before.info.uid != body["metadata"]["uid"]:
             return
-        # A succeeded member is not created again: its gang must not wait for it.
+        # A succeeded member is not created again, so it must still count, or its gang would wait for it.
         succeeded = (body.get("status") or {}).get("phase") == "Succeeded" and before.info.group in self.groups
         self._remove(key, before, keep_in_gang=succeeded)
 
@@ -245,7 +245,7 @@ class SchedulerCache:
             self.revision += 1
 
     def remove_node(self, body: Body) -> None:
-        """Remove a deleted node; its pods still count until they are deleted."""
+        """Remove a deleted node. Pods on this node still count until they are deleted."""
         self.nodes.pop(body["metadata"]["name"], None)
         self.revision += 1
 
@@ -262,7 +262,7 @@ class SchedulerCache:
         self.revision += 1
 
     def remove_group(self, body: Body) -> None:
-        """Remove a deleted pod group, and forget its succeeded members that are deleted."""
+        """Remove a deleted pod group. Also forget those succeeded members of the group whose pods are deleted."""
         self._forget(key_of(body))
 
     def replace_groups(self, bodies: Iterable[Body]) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which pod gets which node, and why the other pods wait. Pure.
+"""Decides which pod gets which node, and finds the reasons why the other pods wait. Pure.
 
-Pods are considered in this order: higher priority first, then the older pod, then by name. A pod that does not fit
-waits, and later pods may still be placed. The members of a gang are placed together or not at all. Running pods are
+The pass tries pods in this order: higher priority first, then older pods first, then by name. A pod that does not fit
+waits, but later pods can still be placed. The members of a gang are placed together or not at all. Running pods are
 never preempted.
 """
 
@@ -32,7 +32,7 @@ def place(
     groups: Mapping[Key, GroupInfo] | None = None,
     leased: Leased | None = None,
 ) -> Placements:
-    """A node or a reason for each pending pod. `bound` are the resources in use, `leased` the devices of other runs."""
+    """A node or a reason for each pending pod. `bound` has the used resources, `leased` has devices of other runs."""
     return _Pass(FreeRoom(nodes, bound.used, leased), bound, groups or {}).run(pending)
 
 
@@ -43,7 +43,7 @@ class _Pass:
         self.room, self.bound, self.groups = room, bound, groups
         self.placed: list[Placement] = []
         self.waiting: list[PodInfo] = []
-        #: Pods like these did not fit. They cannot fit later in the same pass, since the free resources only shrink.
+        #: Pods with these requests and terms did not fit. Free resources only shrink, so equal pods cannot fit later.
         self.unplaceable: set[tuple[Requests, NodeTerms]] = set()
 
     def run(self, pending: Iterable[PodInfo]) -> Placements:
@@ -59,7 +59,7 @@ class _Pass:
             elif pod.group not in seen_gangs:
                 seen_gangs.add(pod.group)
                 self._gang(pod.group, gangs[pod.group])
-        # The reasons are made last, since they describe the resources that are left after all placements.
+        # Find the reasons after all placements, because they describe the resources that are still free then.
         return Placements(tuple(self.placed), self._reasons(gangs))
 
     def _order(self, pod: PodInfo) -> tuple[int, str, Key]:
@@ -80,7 +80,7 @@ class _Pass:
             self.unplaceable.add(demands)
 
     def _gang(self, key: Key, members: list[PodInfo]) -> None:
-        """Place as many members as fit, if the gang is then large enough; else none."""
+        """Place as many members as fit. If the gang is still too small with these members, place none."""
         missing = max(0, self.groups[key].min_members - self._members_elsewhere(key, members))
         placements = _place_gang(self.room, members, missing) if missing <= len(members) else []
         for pod, node in placements:
@@ -90,11 +90,11 @@ class _Pass:
         self.waiting += [pod for pod in members if pod.key not in placed]
 
     def _members_elsewhere(self, key: Key, members: Iterable[PodInfo]) -> int:
-        """The number of members with a node, or succeeded, besides these."""
+        """The number of other members that have a node or have succeeded."""
         return len(self.bound.members.get(key, set()) - {one.key.name for one in members})
 
     def _reasons(self, gangs: Mapping[Key, list[PodInfo]]) -> tuple[tuple[PodInfo, str], ...]:
-        """The reason of each waiting pod; pods with equal requests share one reason."""
+        """The reason why each waiting pod waits. Pods with equal requests have the same reason."""
         known: dict[object, str] = {}
         reasons = []
         for pod in self.waiting:
@@ -120,7 +120,7 @@ class _Pass:
 
 
 def _choose_node(room: FreeRoom, pod: PodInfo, *, pack: bool = False) -> str:
-    """The node where the pod fits with the largest free share, or the smallest one with `pack`; empty: none."""
+    """Of the nodes where the pod fits, the node with the most free share (with `pack`: the least); empty if none."""
     best, lowest = "", float("inf")
     for name in room.accepting(pod.terms):
         share = -room.used_share[name] if pack else room.used_share[name]
@@ -130,11 +130,11 @@ def _choose_node(room: FreeRoom, pod: PodInfo, *, pack: bool = False) -> str:
 
 
 def _place_gang(room: FreeRoom, members: list[PodInfo], missing: int) -> list[Placement]:
-    """Nodes for as many members as fit at the same time, at least for `missing` of them; else none.
+    """Nodes for as many members as fit at the same time. If fewer than `missing` members fit, return no nodes.
 
-    The first trial spreads the pods, as single pods are spread. If that does not place all of them, the second trial
-    packs the largest pods first. If neither places enough pods, the third trial packs the smallest pods first: a pod
-    that takes a whole node must not keep smaller pods from making up the gang.
+    The first trial spreads the pods over the nodes, as for single pods. If it does not place all pods, the second trial
+    packs the largest pods first. If neither trial places enough pods, the third trial packs the smallest pods first,
+    because one pod that needs a whole node must not prevent a gang of smaller pods.
     """
     spread = _trial(room, members, missing, pack=False)
     if len(spread) == len(members):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The free resources of the nodes during one pass of the scheduler, and the reasons of the pods that wait. Pure.
+"""The free resources of the nodes during one pass of the scheduler, and the reasons why pods wait. Pure.
 
-A pod without requests counts as a hundredth of a node, so that such pods are spread, too. A reason becomes the message
-of the pod's condition PodScheduled. It tells a person whether it helps to wait and, if not, which number to change.
-`NEVER` begins the reasons of pods for which waiting does not help.
+A pod without requests counts as a hundredth of a node, so that such pods are also spread over nodes. A reason becomes
+the message of the pod's condition PodScheduled. It tells people whether the pod can start later and, if not, which
+number to change. If the pod can never start, its reason begins with `NEVER`.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from trainwright.node.requests import PODS, Amounts, free_of, needed, present, t
 
 Requests = tuple[tuple[str, int], ...]
 NEVER = "can never fit: "
-#: The share of a node that a pod uses in addition to its requests, per thousandth of a pod.
+#: Each pod adds 0.01 to the used share of its node. Amounts are in thousandths, so one pod has the amount 1000.
 _POD_SHARE = 0.01 / 1000
 
 
@@ -25,7 +25,7 @@ class FreeRoom:
 
     def __init__(self, nodes: Iterable[NodeInfo], used: Mapping[str, Amounts], leased: Leased | None = None) -> None:
         self.nodes = {node.name: node for node in sorted(nodes, key=lambda node: node.name)}
-        #: The devices of other runs.
+        #: The devices that other runs have leased.
         self.leased = leased or {}
         self.free: dict[str, Amounts] = {}
         #: The used share of each node, from 0 to 1: the mean of its CPU, memory and devices.
@@ -40,7 +40,7 @@ class FreeRoom:
             self._update_share(name)
 
     def accepting(self, terms: NodeTerms) -> tuple[str, ...]:
-        """The nodes that accept a pod with these terms, whether or not it fits."""
+        """The nodes that accept a pod with these terms, even if the pod does not fit on them."""
         names = self._accepting_nodes.get(terms)
         if names is None:
             nodes = {} if terms.unsupported else self.nodes
@@ -64,7 +64,7 @@ class FreeRoom:
         self._update_share(name)
 
     def release(self, requests: Requests, name: str) -> None:
-        """Give the requested resources back: they are free on the node again."""
+        """Add requests to the free resources of a node again."""
         self.take(tuple([(resource, -amount) for resource, amount in requests]), name)
 
     def _update_share(self, name: str) -> None:
@@ -75,12 +75,12 @@ class FreeRoom:
 
 
 def _counted_resources(total: Amounts) -> tuple[str, ...]:
-    """The resources whose share counts: CPU, memory and devices, which have a domain in their name."""
+    """The resources that count for the used share: CPU, memory and devices (names with a domain)."""
     return tuple(name for name, amount in total.items() if amount and (name in ("cpu", "memory") or "/" in name))
 
 
 def pod_reason(pod: PodInfo, room: FreeRoom) -> str:
-    """Why no node can take this pod now."""
+    """The reason why this pod fits on no node now."""
     if not room.nodes:
         return "0/0 nodes are available: no node has reported yet"
     if pod.terms.unsupported:
@@ -92,7 +92,7 @@ def pod_reason(pod: PodInfo, room: FreeRoom) -> str:
 
 
 def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
-    """The resources that even the nearest node lacks when it is empty; empty text if some node has enough."""
+    """What is missing on the nearest node even if it runs no pods. Empty text if some node is large enough."""
     missing = {name: _missing(requests, has) for name, has in nodes.items()}
     if not missing or not all(missing.values()):
         return ""
@@ -102,7 +102,7 @@ def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
 
 
 def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
-    """The full reason of one node; with several, the nodes counted by reason and the full reason of the nearest."""
+    """The full reason of the nearest node. With several nodes, also the number of nodes for each short reason."""
     missing = {name: _missing(pod.requests, room.free[name]) for name in room.accepting(pod.terms)}
     refusals = {name: refusal(pod.terms, node.traits) for name, node in room.nodes.items() if name not in missing}
     nearest = ""
@@ -123,7 +123,7 @@ def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
 
 
 def gang_reason(min_members: int, placed: int, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
-    """Why the pods of a gang wait; all of them have the same reason. `placed` members need no node."""
+    """The reason why the pods of a gang wait; all get the same reason. `placed` members do not need a node any more."""
     head = f"gang needs {min_members} pod{'s' * (min_members != 1)} at once: "
     existing = placed + len(waiting)
     if existing < min_members:
@@ -139,7 +139,7 @@ def gang_reason(min_members: int, placed: int, waiting: Sequence[PodInfo], room:
 
 
 def _together(head: str, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
-    """The resources that the waiting members need together and that the nodes lack."""
+    """The reason that names each resource of which the waiting members together need more than the nodes have free."""
     requests = tuple(sorted(total(dict(pod.requests) for pod in waiting).items()))
     has = total(node.total for node in room.nodes.values())
     never = shortage(requests, has)
@@ -173,7 +173,7 @@ def _missing(requests: Requests, has: Mapping[str, int]) -> list[tuple[str, int]
 
 
 def _distance(missing: Iterable[tuple[str, int]], has: Mapping[str, int]) -> float:
-    """How much a node lacks: 1 for each missing resource, plus the missing part of each request."""
+    """How far a node is from enough resources: each scarce resource adds 1 plus the missing fraction of the request."""
     return sum(1 + (amount - has.get(resource, 0)) / amount for resource, amount in missing)
 
 

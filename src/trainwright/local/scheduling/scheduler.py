@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler: watches pods, nodes and pod groups, places and binds pods, and writes the reasons of waiting pods.
+"""The scheduler: watches pods, nodes and pod groups, places and binds pods, and writes the reasons why pods wait.
 
-Events that arrive together are handled in one pass. A reason is written only to a pod that has waited for a moment, and
-again when the reason has changed: a thousand waiting pods must not cost a thousand writes whenever one of them is
-placed.
+One pass handles all events that arrive together. The scheduler writes a reason only to a pod that has waited for a
+short time, and again only after the reason has changed. So if one of a thousand waiting pods is placed, this does not
+cause a thousand writes.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ from trainwright.runtime.ports import (
 )
 
 _LOG = logging.getLogger(__name__)
-#: Seconds between the first event and the pass, so that one pass handles a burst of events.
+#: Seconds between the first event and the pass, so that one pass handles many events.
 _COALESCE_SECONDS = 0.002
-#: Seconds until the reason of a waiting pod is written; most pods have a node before that.
+#: Seconds until the reason of a waiting pod is written. Most pods get a node within this time.
 _REASON_DELAY_SECONDS = 0.2
-#: Pause in seconds for each written reason: at most 200 are written per second.
+#: Pause in seconds after each written reason, so that at most 200 reasons are written per second.
 _REASON_PAUSE_SECONDS = 0.005
-#: After this many bound pods the event loop runs, so that agents can start them.
+#: After this many bound pods the scheduler lets other tasks run, so that agents can start the pods.
 _BINDS_PER_ITERATION = 64
 #: Seconds until an interrupted watch is started again.
 _RETRY_SECONDS = 1.0
 #: Seconds between two checks of the leases of other runs while a pod waits for a device.
 _LEASE_CHECK_SECONDS = 0.5
-#: Another run holds the mutex for some milliseconds while it takes leases: number of tries, and seconds between them.
+#: Several runs share one mutex for device leases. The number of tries to get the mutex, seconds between two tries.
 _MUTEX_TRIES = 50
 _MUTEX_PAUSE_SECONDS = 0.01
 
@@ -66,9 +66,9 @@ class Scheduler:
         self._waiting: tuple[tuple[PodInfo, str], ...] = ()
         #: The duration of the last pass, in seconds.
         self._pass_seconds = 0.0
-        #: Another run leased a device first, so another pass is needed.
+        #: Whether another run leased a device before us, so that another pass is needed.
         self._lease_refused = False
-        #: By UID: the reason in the pod's status.
+        #: By UID of a pod: the reason that was written into its status.
         self._written: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -92,7 +92,7 @@ class Scheduler:
         update: Callable[[Body], None],
         remove: Callable[[Body], None],
     ) -> None:
-        """Apply the objects of a resource, and their changes, to the cache."""
+        """Put the objects of a resource, and later changes, into the cache."""
 
         def all_listed(page: ListPage) -> None:
             replace_all(page.items)
@@ -114,7 +114,7 @@ class Scheduler:
         await ListWatch(self._cluster, resource.whole()).run(all_listed, changed, on_end)
 
     def _wake_if_changed(self) -> None:
-        """Start a pass if the cache has changed since the last one."""
+        """Start a pass if the cache has changed since the last pass."""
         if self.cache.revision != self._decided_revision:
             self._wake.set()
 
@@ -145,7 +145,7 @@ class Scheduler:
                 if free:
                     return self._place_and_lease(devices)
             await asyncio.sleep(_MUTEX_PAUSE_SECONDS)
-        return self._place_and_lease(devices)  # The holder of the mutex is stopped; each device has its own lock.
+        return self._place_and_lease(devices)  # Without the mutex. This is safe: each device has a lock.
 
     def _run_pass(self, leased: Leased | None) -> Placements:
         cache, loop = self.cache, asyncio.get_running_loop()
@@ -156,7 +156,7 @@ class Scheduler:
         return decisions
 
     def _place_and_lease(self, devices: DevicePool) -> tuple[Placements, dict[str, Granted]]:
-        """Place pods and lease their devices, for all members of a gang or for none of them."""
+        """Place pods and lease their devices. The members of a gang get all their devices or none."""
         devices.keep(self._uses_devices, asyncio.get_running_loop().time())
         decisions = self._run_pass(devices.elsewhere())
         gangs: dict[object, list[tuple[PodInfo, str]]] = {}
@@ -182,12 +182,12 @@ class Scheduler:
         return any(name in names and amount for pod in self.cache.pending.values() for name, amount in pod.requests)
 
     def _uses_devices(self, pod: Body) -> bool:
-        """Whether a pod may use its devices: it exists and has not ended."""
+        """Whether a pod can still use its devices, because it exists and has not ended."""
         cached = self.cache.cached(key_of(pod))
         return cached is not None and cached.info.uid == pod["metadata"]["uid"] and not finished(cached.body)
 
     async def _maintain_leases(self, devices: DevicePool) -> None:
-        """Return leases that are not needed any longer, and start a pass when other runs have returned theirs."""
+        """Return leases that are no longer needed. Start a pass when the leases of other runs have changed."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_LEASE_CHECK_SECONDS)
@@ -204,7 +204,7 @@ class Scheduler:
                 self._wake.set()
 
     async def _lease_for_bound(self, devices: DevicePool) -> None:
-        """Lease devices for pods that were created with a node: their agent waits for the annotation."""
+        """Lease devices for pods that were created with a node, because the agent waits for the devices' annotation."""
         for cached in self.cache.bound():
             pod, wanted = cached.info, counts(cached.info.requests, devices.resources)
             if not wanted or devices.granted(pod.uid):
@@ -221,7 +221,7 @@ class Scheduler:
                 devices.release(pod.uid, asyncio.get_running_loop().time())
 
     def _bind_pod(self, pod: PodInfo, node: str, granted: Granted | None) -> None:
-        """Bind a pod and apply the answer to the cache at once. After a conflict the watch delivers the new state."""
+        """Bind a pod and put the answer into the cache at once. After a conflict, the watch reports the new state."""
         annotations = _annotations(granted) if granted else None
         try:
             self.cache.update_pod(self._cluster.store.bind(pod.key, node, uid=pod.uid, annotations=annotations))
@@ -253,13 +253,13 @@ class Scheduler:
         try:
             await self._cluster.patch(PODS.whole(), pod.key, body, uid=pod.uid, version=version, status=True)
         except ApiError as error:
-            # The pod has changed, so another pass follows and writes the reason.
+            # The pod has changed, so there will be another pass, which writes the reason.
             _LOG.info("reason not written pod=%s error=%s", pod.key, error)
             self._written.pop(pod.uid, None)
 
 
 def unscheduled(conditions: Iterable[Body], reason: str, clock: Clock) -> list[Body]:
-    """A pod's conditions with PodScheduled=False and the reason; an earlier time of that condition is kept."""
+    """A pod's conditions with PodScheduled=False and the reason. A condition that was False keeps its time."""
     before = [one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False"]
     since = before[0].get("lastTransitionTime") if before else None
     condition = {
@@ -277,7 +277,7 @@ def _annotations(granted: Granted) -> dict[str, str]:
 
 
 async def mark_node_lost(cluster: Cluster, name: str, clock: Clock, reason: str = "the node agent went away") -> None:
-    """Set the Ready condition of a node to Unknown, unless the node does not exist or is not ready already."""
+    """Set the Ready condition of a node to Unknown. Do nothing if the node does not exist or is already not ready."""
     try:
         node = await cluster.get(NODES.whole(), Key("", name))
     except NotFoundError:

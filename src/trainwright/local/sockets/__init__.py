@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's verbs for other processes, over a private Unix socket.
+"""Lets other processes use the verbs of the store through a private Unix socket.
 
-`server` answers; `client` is the asyncio client of node agents, `blocking` the client of commands; `protocol` defines
-the messages.
+`server` answers requests, `client` is the asyncio client for node agents, `blocking` is the client for commands, and
+`protocol` defines the messages.
 """

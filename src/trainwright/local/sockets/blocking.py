@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The blocking client of an engine's socket, for commands.
 
-This module must be quick to import. Resources are therefore given by their ID (`pods`) and objects by (namespace,
-name): to import the types of `runtime` takes longer than most commands run.
+The import of this module must be fast, and an import of the types of `runtime` takes longer than most commands run. So
+a resource is given by its ID (for example `pods`), and an object by a tuple (namespace, name).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = tuple[str, str]
 
 
 class BlockingClient:
-    """A connection to the engine that listens at that path. Methods raise UnavailableError without an answer.
+    """A connection to the engine that listens at `path`. Methods raise UnavailableError if there is no answer.
 
     The constructor raises EngineError if the engine has another version.
     """
@@ -57,7 +57,7 @@ class BlockingClient:
         self._socket.close()
 
     def call(self, verb: str, request: Mapping[str, Any]) -> Any:
-        """Call any verb of the socket, including the engine's own; fields of the request that are None are left out."""
+        """Call any verb of the socket, including the engine's own verbs. Fields that are None are not sent."""
         reply = self._exchange(verb, {name: value for name, value in request.items() if value is not None})
         if "error" in reply:
             raise api_error(reply["error"])
@@ -73,15 +73,15 @@ class BlockingClient:
         return cast("Body", self.call("get", _object(resource, key)))
 
     def patch(self, resource: str, key: Key, body: Body, **options: Any) -> Body:
-        """Merge-patch an object. `status=True` patches only its status; `uid` and `version` must match if given."""
+        """Merge-patch an object. `status=True` patches only its status. A given `uid` or `version` must match."""
         return cast("Body", self.call("patch", {**_object(resource, key), "body": body, **options}))
 
     def delete(self, resource: str, key: Key, **options: Any) -> Body | None:
-        """Delete an object (`uid`, `grace`, `propagation`); returns the object if it is kept for now."""
+        """Delete an object. Options: `uid`, `grace`, `propagation`. Returns the object if it still exists."""
         return cast("Body | None", self.call("delete", {**_object(resource, key), **options}))
 
     def _exchange(self, verb: str, request: Mapping[str, Any]) -> Reply:
-        """Send a request and wait for its reply; replies to earlier calls that did not wait are ignored."""
+        """Send a request and wait for its reply. Ignore late replies to earlier calls that stopped waiting."""
         number, self._number = self._number, self._number + 1
         try:
             self._socket.sendall(encode({"id": number, "verb": verb, **request}))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The asyncio client of an engine's socket: a `Cluster` for node agents that run in their own processes.
 
-All calls share one connection, which is made at the first call. When the connection breaks, every waiting call and
-every watch raises UnavailableError; the next call connects again.
+All calls share one connection, which the first call opens. When the connection breaks, every waiting call and every
+watch raises UnavailableError; the next call connects again.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: Maximum number of batches that wait for the reader of a watch. A reader that is further behind must list again.
+#: Maximum number of batches that wait for the reader of a watch. If more batches wait, the reader must list again.
 _MAX_QUEUED_BATCHES = 1024
 _Batches = Queue[list[protocol.Change] | ApiError]
 _decode_reply = msgspec.json.Decoder(protocol.Reply).decode
 
 
 class RemoteCluster:
-    """The `Cluster` behind the socket at that path."""
+    """A `Cluster` that uses the engine's socket at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._opening = path, asyncio.Lock()
@@ -60,7 +60,7 @@ class RemoteCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; a later call makes a new connection."""
+        """Close the connection. A later call opens a new connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -121,7 +121,7 @@ class RemoteCluster:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Any:
-        """Delete an object; returns the object if a grace period or a finalizer keeps it."""
+        """Delete an object. Returns the object if it still exists because of a grace period or a finalizer."""
         request: protocol.DeleteRequest = {
             **_object(resource, key),
             "uid": uid,
@@ -167,7 +167,7 @@ class _AsyncConnection:
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Connect and exchange versions. UnavailableError: no engine listens; EngineError: another version."""
+        """Connect and compare versions. UnavailableError: no engine listens; EngineError: the versions differ."""
         try:
             reader, writer = await asyncio.open_unix_connection(sock=connect(path))
         except OSError as error:
@@ -228,7 +228,7 @@ class _AsyncConnection:
                 for line in lines.feed(data):
                     self._deliver(_decode_reply(line))
         except (OSError, LineTooLongError, msgspec.DecodeError):
-            pass  # After such an error the connection cannot be used any longer.
+            pass  # After such an error the connection cannot be used.
         finally:
             self._set_lost()
 

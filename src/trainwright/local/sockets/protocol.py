@@ -8,8 +8,8 @@
     {"id": 3, "verb": "stop", "watch": 2}                         →  {"id": 3, "result": null}; no more replies to 2
 
 The first request of a connection is `hello`. The server answers each request when it is done, not in the order of the
-requests; a watch ends with an error or with its connection. A new optional field needs no new ENGINE_PROTOCOL; any
-other change does. This module uses only the standard library, so that commands start quickly.
+requests. A watch ends by an error, by `stop` or with its connection. Every change of the messages needs a new number
+ENGINE_PROTOCOL, except a new optional field. This module imports no large package, so that commands start quickly.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, Literal, NotRequired, TypedDict
 from trainwright.errors import API_ERRORS, ApiError, EngineError, NotFoundError, TrainwrightError
 from trainwright.jsonlines import ENGINE_PROTOCOL, mismatch
 
-#: The first verb of every connection, and the id of that request.
+#: The verb of the first request of every connection, and the id of this request.
 HELLO, HELLO_ID = "hello", 0
-#: The number of bytes of one read, and the greatest length of an engine's answer in bytes.
+#: The maximum number of bytes of one read, and the maximum length of an engine's answer in bytes.
 CHUNK_BYTES, MAX_ANSWER_BYTES = 1 << 18, 1 << 30
 
-#: The greatest length of a Unix socket's address in bytes, without the final zero. Linux allows 107, other systems 103.
+#: The maximum length of a Unix socket's address in bytes, without the zero byte. Linux allows 107, other systems 103.
 _MAX_ADDRESS_BYTES = 103
 _OWN_DESCRIPTORS = "/proc/self/fd"
 
@@ -39,7 +39,7 @@ def check_hello(reply: Reply, path: Path) -> None:
     error = reply.get("error")
     if error is None:
         problem = mismatch(reply.get("result") or {}, ENGINE_PROTOCOL, f"the engine at {path}", "this process")
-    elif error["reason"] == NotFoundError.reason:  # an older engine, without this verb
+    elif error["reason"] == NotFoundError.reason:  # an older engine does not know `hello`
         problem = mismatch({}, ENGINE_PROTOCOL, f"the engine at {path}", "this process")
     else:
         problem = error["message"]
@@ -48,7 +48,7 @@ def check_hello(reply: Reply, path: Path) -> None:
 
 
 def error_body(error: TrainwrightError) -> ErrorBody:
-    """The message for an error."""
+    """The error as a part of a message."""
     if not isinstance(error, ApiError):
         return {"reason": ApiError.reason, "message": str(error)}
     body: ErrorBody = {"reason": error.reason, "message": str(error)}
@@ -58,13 +58,13 @@ def error_body(error: TrainwrightError) -> ErrorBody:
 
 
 def api_error(body: ErrorBody) -> ApiError:
-    """The error of a message."""
+    """The error from a message."""
     kind = API_ERRORS.get(body["reason"], ApiError)
     return kind(body["message"], retry_after=body.get("retryAfter"))
 
 
 def connect(path: Path) -> socket.socket:
-    """Connect to the socket at that path. Raises OSError if no process listens there."""
+    """Connect to the socket at `path`. Raises OSError if no process listens there."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         with socket_address(path) as address:
@@ -77,7 +77,7 @@ def connect(path: Path) -> socket.socket:
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """The path as a socket address. A path that is too long goes through a descriptor of its folder."""
+    """The path as a socket address. If the path is too long, a shorter path to the same file is used."""
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield str(path)
     elif Path(_OWN_DESCRIPTORS).is_dir():
@@ -113,19 +113,19 @@ class ScopeRequest(TypedDict):
 
 
 class ListRequest(ScopeRequest):
-    """`list`."""
+    """`list`: the objects of the scope."""
 
     notOlderThan: NotRequired[str]
 
 
 class WatchRequest(ScopeRequest):
-    """`watch`: without a version it begins with the existing objects."""
+    """`watch`: without a version, the watch begins with the existing objects."""
 
     since: NotRequired[str]
 
 
 class StopRequest(TypedDict):
-    """`stop`: end the watch whose request had that id."""
+    """`stop`: end the watch whose request had the id `watch`."""
 
     watch: int
 
@@ -139,24 +139,24 @@ class ObjectRequest(TypedDict):
 
 
 class CreateRequest(TypedDict):
-    """`create`."""
+    """`create`: a new object."""
 
     resource: str
     body: Body
 
 
 class PatchRequest(ObjectRequest):
-    """`patch`: a merge patch, only if the object has the given UID and version."""
+    """`patch`: a merge patch. If a UID or a version is given, the object must have it."""
 
     body: Body
     uid: NotRequired[str]
     version: NotRequired[str]
-    #: Patch only the status.
+    #: Whether to patch only the status.
     status: NotRequired[bool]
 
 
 class DeleteRequest(ObjectRequest):
-    """`delete`; `grace` is in seconds."""
+    """`delete`: `grace` is in seconds."""
 
     uid: NotRequired[str]
     grace: NotRequired[int | None]
@@ -196,7 +196,7 @@ class ListResult(TypedDict):
 
 
 class ErrorBody(TypedDict):
-    """An error: Kubernetes' reason, a sentence, and the seconds after which the client may retry."""
+    """An error: a reason as in Kubernetes, a sentence, and the seconds after which the client can retry."""
 
     reason: str
     message: str

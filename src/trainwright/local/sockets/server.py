@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private socket of an engine: the verbs of a cluster, and the engine's own verbs, for other processes.
+"""The private socket of an engine, through which other processes use the verbs of a cluster and of the engine.
 
-Objects are sent whole; the client decodes the parts that it needs. Every process that can open the socket may use all
-verbs, so its mode is 0600; a folder that is created for the socket has mode 0700.
+The server sends whole objects; the client decodes the parts that it needs. Every process that can open the socket can
+use all verbs, so the socket has mode 0600. A folder that is created for the socket has mode 0700.
 """
 
 import asyncio
@@ -44,20 +44,20 @@ from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 from trainwright.runtime.ports import BY_ID, Propagation, Resource, Selection, WatchEvent
 
-#: The greatest length of a request, in bytes.
+#: The maximum length of a request in bytes.
 _MAX_REQUEST_BYTES = 64 << 20
 Request = dict[str, Any]
 RequestT = TypeVar("RequestT")
 
 
 class Verb(Struct, Generic[RequestT], frozen=True):
-    """One verb: the type of its requests, and the function that answers them."""
+    """One verb: the type of its requests, and the function that answers a request."""
 
     request: type[RequestT]
     answer: Callable[[RequestT], Awaitable[Any]]
 
     async def __call__(self, request: Request) -> Any:
-        """Check a request and answer it. Raises InvalidError."""
+        """Check a request and answer it. Raises InvalidError if the request has wrong fields."""
         return await self.answer(checked(request, self.request))
 
 
@@ -109,7 +109,7 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
 
 
 def _resource(name: str) -> Resource:
-    """The resource with that ID. Raises NotFoundError."""
+    """The resource with the ID `name`. Raises NotFoundError if there is none."""
     if name not in BY_ID:
         raise _unknown("resource", name, BY_ID)
     return BY_ID[name].whole()
@@ -130,7 +130,7 @@ def _key(request: ObjectRequest | BindRequest) -> Key:
 
 @asynccontextmanager
 async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]] | None = None) -> AsyncIterator[None]:
-    """Listen at that path while the context lasts; then close every connection and remove the file."""
+    """Listen at `path` until the end of the block; then close every connection and remove the socket file."""
     all_verbs = {**verbs(cluster), **(extra or {})}
     tasks: set[Task[None]] = set()
     writers: WeakSet[StreamWriter] = WeakSet()
@@ -149,7 +149,7 @@ async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]
             writer.transport.abort()
         while tasks:
             await _cancel(tasks)
-        await asyncio.sleep(0)  # The transports close in the next iteration of the event loop.
+        await asyncio.sleep(0)  # wait one iteration of the event loop, in which the transports close
 
 
 def _track(task: Task[None], *sets: set[Task[None]]) -> None:
@@ -166,7 +166,7 @@ async def _cancel(tasks: set[Task[None]]) -> None:
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket that only this user can open. It replaces a socket file at which no process listens."""
+    """A listening socket that only this user can open. It replaces an old socket file if no process listens there."""
     if _answers(path):
         raise EngineError(f"{path}: another engine listens there already")
     listener = socket.socket(socket.AF_UNIX)
@@ -192,7 +192,7 @@ def _answers(path: Path) -> bool:
 
 
 class _ClientSession:
-    """One connection. Requests start in the order in which they arrive; each request is answered when it is done."""
+    """One connection. Requests are started in their order, but each request is answered as soon as it is done."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class _ClientSession:
             await _cancel(self._tasks)
 
     async def _check_version(self, line: bytes) -> bool:
-        """Compare versions before the first request is answered; False: the connection must be closed.
+        """Compare versions before the first request is answered. Returns False if the connection must be closed.
 
         An old client that does not send `hello` gets the error as the answer to its first request.
         """

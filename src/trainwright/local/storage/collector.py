@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion and garbage collection: how long a deleted object may stay, and which objects are deleted with their owner.
+"""Deletion and garbage collection: how long a deleted object stays, and which objects are deleted with their owner.
 
-As in an API server, only pods on a node have a grace period, and finalizers keep any object. An index maps an owner's
-UID to its dependents. Queues replace recursion, so that neither deep nor wide trees of owners are a problem. An API
-server collects garbage some time after a write; this collector collects within the write.
+As in an API server, only pods on a node have a grace period, but every object stays while it has finalizers. An index
+maps an owner's UID to its dependents. The collector uses queues instead of recursion, so that deep trees of owners are
+no problem. An API server collects garbage some time after a write; this collector collects it during the write.
 """
 
 from collections import defaultdict, deque
@@ -19,7 +19,7 @@ from trainwright.runtime.ports import Propagation
 if TYPE_CHECKING:
     from trainwright.local.storage.store import Tables
 
-#: Finalizers that the collector itself removes.
+#: The finalizers that the collector itself adds and removes.
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _FINALIZERS = {Propagation.FOREGROUND: FOREGROUND, Propagation.ORPHAN: ORPHAN}
 _ENDED_PHASES = ("Succeeded", "Failed")
@@ -27,7 +27,7 @@ _DEFAULT_GRACE_SECONDS = 30
 
 
 def deleted_metadata(body: Body, now: datetime, grace: int | None, propagation: Propagation) -> Body | None:
-    """The metadata after a deletion: None if the object is removed at once, the same dict if nothing changes."""
+    """The metadata after a delete request. None: the object is removed at once; the same dict: nothing changes."""
     metadata = body["metadata"]
     seconds, finalizers = _grace_seconds(body, grace), _finalizers(metadata, propagation)
     if not finalizers and not seconds:
@@ -38,18 +38,18 @@ def deleted_metadata(body: Body, now: datetime, grace: int | None, propagation: 
 
 
 def may_be_removed(metadata: Body) -> bool:
-    """Whether an object is being deleted and neither a grace period nor a finalizer keeps it."""
+    """Whether an object is being deleted and has neither a grace period nor a finalizer."""
     kept = metadata.get("deletionGracePeriodSeconds") or metadata.get("finalizers")
     return "deletionTimestamp" in metadata and not kept
 
 
 def waits_for_dependents(metadata: Body) -> bool:
-    """Whether an object is being deleted in the foreground: its dependents are removed before it."""
+    """Whether an object is being deleted in the foreground, which means that its dependents are removed first."""
     return "deletionTimestamp" in metadata and FOREGROUND in (metadata.get("finalizers") or ())
 
 
 def _grace_seconds(body: Body, grace: int | None) -> int:
-    """The grace period in seconds. A later deletion can shorten it but not extend it."""
+    """The grace period in seconds. A later delete request can shorten the period but cannot extend it."""
     had = body["metadata"].get("deletionGracePeriodSeconds")
     grace = 1 if grace is not None and grace < 0 else grace
     if had is not None:
@@ -69,7 +69,7 @@ def _finalizers(metadata: Body, propagation: Propagation) -> list[str]:
 
 
 def _deletion_times(metadata: Body, now: datetime, seconds: int) -> Body:
-    """The fields with the time of the removal. Only the first deletion raises the generation and starts the time."""
+    """The fields with the time of the removal. Only the first delete request raises the generation."""
     changed: Body = {"deletionGracePeriodSeconds": seconds}
     if "deletionTimestamp" in metadata:
         due = datetime.fromisoformat(metadata["deletionTimestamp"])
@@ -88,7 +88,7 @@ class ObjectRef(NamedTuple):
 
 
 class _Dependents:
-    """The objects that name one owner, and whether each blocks a foreground deletion of the owner."""
+    """The objects that belong to one owner. The value in `refs` is True if the object blocks a foreground deletion."""
 
     __slots__ = ("blocking", "refs")
 
@@ -128,14 +128,14 @@ class Collector:
             self._deleting.append(after["uid"])
 
     def removed(self, ref: ObjectRef, metadata: Body) -> None:
-        """Register a removed object: its dependents, and owners that wait for it, are examined."""
+        """Register a removed object. Its dependents, and owners that wait for it, will be examined."""
         del self._places[metadata["uid"]]
         self._unchecked.extend(self._dependents_of(metadata["uid"]).refs)
         if metadata.get("ownerReferences"):
             self._release(ref, metadata["ownerReferences"])
 
     def run(self) -> None:
-        """Examine all queued objects, including objects that are queued meanwhile."""
+        """Examine all queued objects, including objects that are added to the queues during this time."""
         if self._running or not (self._unchecked or self._deleting):
             return
         self._running = True
@@ -172,14 +172,14 @@ class Collector:
                 self._deleting.append(owner["uid"])
 
     def _is_live(self, uid: str, ref: ObjectRef) -> bool:
-        """Whether the owner exists, in the same namespace or in no namespace, and is not deleted in the foreground."""
+        """Whether the owner exists, in the same or in no namespace, and is not being deleted in the foreground."""
         place = self._places.get(uid)
         if place is None or (place.key.namespace and place.key.namespace != ref.key.namespace):
             return False
         return not waits_for_dependents(self._tables.metadata(place))
 
     def _check_owners(self, ref: ObjectRef) -> None:
-        """Remove references to owners that are gone from an object; delete the object if no owner is left."""
+        """If some owners of an object are gone, remove the references to these; if all are gone, delete the object."""
         metadata = self._tables.metadata(ref)
         owners = metadata.get("ownerReferences")
         if not owners:
@@ -191,7 +191,7 @@ class Collector:
             self._tables.delete_dependent(ref, self._propagation(metadata, owners))
 
     def _propagation(self, metadata: Body, owners: list[Body]) -> Propagation:
-        """Foreground if the owner waits for this object and the object has dependents; else as its finalizers say."""
+        """What the finalizers say; else foreground if an owner waits and the object has dependents; else background."""
         finalizers = metadata.get("finalizers") or ()
         if ORPHAN in finalizers:
             return Propagation.ORPHAN
@@ -199,12 +199,12 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether an object has dependents, none of which waits for others: a circle of owners would wait for ever."""
+        """Whether an object has dependents to wait for. If one of them waits too, do not wait: it may be a circle."""
         refs = self._dependents_of(uid).refs
         return bool(refs) and not any(waits_for_dependents(self._tables.metadata(ref)) for ref in refs)
 
     def _continue_deletion(self, uid: str) -> None:
-        """Remove the collector's finalizer from an owner that is being deleted and need not wait any longer."""
+        """If an owner is being deleted and no longer needs to wait, remove the collector's finalizer from it."""
         ref = self._places.get(uid)
         if ref is None or "deletionTimestamp" not in self._tables.metadata(ref):
             return
@@ -222,6 +222,6 @@ class Collector:
         self._unchecked.extend([ref for ref, blocks in self._dependents_of(uid).refs.items() if blocks])
 
     def _set_list(self, ref: ObjectRef, name: str, values: list[Any]) -> None:
-        """Write a list in the metadata. An empty list is left out, as an API server writes it."""
+        """Write a list into the metadata. As in an API server, an empty list is left out."""
         rest = {key: value for key, value in self._tables.metadata(ref).items() if key != name}
         self._tables.set_metadata(ref, {**rest, name: values} if values else rest)

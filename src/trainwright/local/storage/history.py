@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of the writes to one resource, and the cursors (`Watch`) that read it.
+"""The log of the writes to one resource, and the cursors (`Watch`) that read the log.
 
-All watchers of a resource share one bounded log: a write appends one entry and wakes the watchers that wait, whatever
-their number. A watcher that falls out of the log must list again (GoneError). A decoded object is kept with its
-version, so that it is decoded once for all watchers, the list and the answer to the write.
+All watchers of a resource share one log of limited length: a write appends only one entry and wakes the waiting
+watchers. If the log has dropped an entry that a watcher has not read, the watcher must list again (GoneError). The
+result of decoding an object is stored, so that it is decoded once for all watchers, lists and the answer to the write.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ class StoredObject(Struct, gc=False):
 
 
 class HistoryEntry(Struct, frozen=True, gc=False):
-    """One write: its type, the object after it, and the object before it."""
+    """One write: its type, the object after the write, and the object before the write."""
 
     what: WatchEventType
     after: StoredObject
@@ -56,7 +56,7 @@ class WriteLog:
     def __init__(self, limit: int) -> None:
         self._limit, self._trim_at = limit, limit + limit // 4 + 1
         self.entries: list[HistoryEntry] = []
-        #: The number of entries that were dropped, and the version of the last of them.
+        #: The number of dropped entries, and the version of the last dropped entry.
         self.dropped, self.floor = 0, 0
         self.waiting: list[Callable[[], None]] = []
 
@@ -74,7 +74,7 @@ class WriteLog:
                 wake()
 
     def after(self, version: int) -> int:
-        """The number of the first entry after the version. GoneError: later entries were dropped already."""
+        """The number of the first entry after the version. Raises GoneError if later entries were dropped already."""
         if version < self.floor:
             raise GoneError(f"too old resource version: {version} ({self.floor} is the oldest known); list again")
         return self.dropped + bisect_right(self.entries, version, key=lambda entry: entry.after.version)
@@ -92,7 +92,7 @@ class Watch:
         self._first = tuple([WatchEvent(_ADDED, record.text, record.decoded(resource)) for record in first])
 
     def take(self) -> tuple[WatchEvent, ...]:
-        """The events since the last call, oldest first. GoneError: the watch was too slow and must list again."""
+        """The events since the last call, oldest first. GoneError: the watch was too slow, so the caller must list."""
         if self._first:
             first, self._first = self._first, ()
             return first
@@ -112,7 +112,7 @@ class Watch:
         return tuple([WatchEvent(entry.what, entry.after.text, entry.after.decoded(resource)) for entry in entries])
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once at the next write, or immediately if there is an unread write."""
+        """Call `wake` once at the next write, or immediately if there is a write that this watch has not read."""
         if self._first or self._next - self._log.dropped < len(self._log.entries):
             wake()
         else:
@@ -133,7 +133,7 @@ class Watch:
         return (WatchEvent(_BOOKMARK, entries[-1].after.text),)
 
     def _event(self, entry: HistoryEntry, test: Test) -> WatchEvent | None:
-        """The event for this watch: ADDED for an object that begins to match, DELETED if it ceases to match."""
+        """The event for this watch. It is ADDED if the object begins to match, and DELETED if it no longer matches."""
         after, before, resource = entry.after, entry.before, self._resource
         matched = before is not None and test(before.body)
         if entry.what is not _DELETED and test(after.body):
@@ -142,7 +142,7 @@ class Watch:
             return None
         if entry.what is _DELETED:
             return WatchEvent(_DELETED, after.text, after.decoded(resource))
-        # As in an API server: the last state that matched, with the version of the write that ended the match.
+        # As in an API server, return the last state that matched, but with the version of the current write.
         metadata = before.body["metadata"] | {"resourceVersion": after.text}
         return WatchEvent(_DELETED, after.text, resource.decode(before.body | {"metadata": metadata}))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for object bodies: JSON merge patches (RFC 7386), and the part of `metadata` that only an API server writes.
 
-Bodies are never edited in place. The parts that a write does not change are shared between the old and the new object.
-A write that changes nothing returns the old object itself, and the store then makes no new version.
+Bodies are never changed in place. The old and the new object share the parts that a write does not change. A write that
+changes nothing returns the old object itself, and then the store makes no new version.
 """
 
 import os
@@ -19,7 +19,7 @@ from trainwright.runtime.ports import Resource
 
 
 def merge(target: Body, patch: Body) -> Body:
-    """The target with the patch applied: new dicts along the changed path, or the target itself if nothing changes."""
+    """The target with the patch: a new dict that shares unchanged parts, or the target itself if nothing changes."""
     result = target
     for key, value in patch.items():
         old = target.get(key)
@@ -51,7 +51,7 @@ def same(old: Any, new: Any) -> bool:
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 EXPECTED_NAME = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends, at most 253"
-#: Only the store writes these fields. It ignores a client's value, or refuses a value that contradicts a fixed value.
+#: Only the store writes these fields. It ignores a client's value, but refuses another value of an immutable field.
 _SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
 _IMMUTABLE_FIELDS = ("name", "namespace", "uid", "deletionGracePeriodSeconds")
@@ -65,7 +65,7 @@ def timestamp(moment: datetime) -> str:
 
 
 def uid() -> str:
-    """A random UUID, made in a third of the time of `uuid.uuid4`."""
+    """A random UUID. This takes a third of the time of `uuid.uuid4`."""
     digits = os.urandom(16).hex()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
@@ -121,7 +121,7 @@ def check(metadata: Body) -> None:
 
 
 def readable(error: ValidationError, at: str = "") -> str:
-    """msgspec's message with the path first, as in all our errors."""
+    """msgspec's message, but with the path at the beginning, as in all our errors."""
     message, _, path = str(error).partition(" - at `")
     path = f"{at}{path.rstrip('`').removeprefix('$')}".lstrip(".")
     return f"{path}: {message[:1].lower()}{message[1:]}"
@@ -134,7 +134,7 @@ def key_of(body: Body) -> Key:
 
 
 def writable(resource: Resource, before: Body, asked: Body) -> Body:
-    """The client's body without the fields that only the store writes. InvalidError: an immutable field changes."""
+    """The client's body without fields that only the store writes. InvalidError: an immutable field would change."""
     _check_kind(resource, {name: value for name in ("apiVersion", "kind") if (value := asked.get(name)) is not None})
     part = {name: value for name, value in asked.items() if name not in _NON_SPEC_PARTS}
     metadata = asked.get("metadata")
@@ -145,7 +145,7 @@ def writable(resource: Resource, before: Body, asked: Body) -> Body:
 
 
 def _check_metadata(have: Body, asked: Body) -> None:
-    # As in an API server: a deletionTimestamp is refused while the object is not being deleted, and ignored afterwards.
+    # As in an API server, a deletionTimestamp is refused before the object is being deleted, and ignored afterwards.
     names = _IMMUTABLE_FIELDS if "deletionTimestamp" in have else (*_IMMUTABLE_FIELDS, "deletionTimestamp")
     for name in names:
         if (value := asked.get(name)) is not None and value != have.get(name):

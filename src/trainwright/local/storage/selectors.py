@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label and field selectors in Kubernetes' notation, compiled once.
+"""Label and field selectors in the notation of Kubernetes. Each selector is compiled once.
 
 `compiled(scope)` returns a test for one object, or None if every object is in the scope.
 """
@@ -32,7 +32,7 @@ _EXPECTED_FIELDS = "expected terms like `spec.nodeName=b` or `status.phase!=b`, 
 
 @lru_cache(maxsize=256)
 def compiled(scope: Selection) -> Test | None:
-    """The test for objects of the scope; None: every object passes. InvalidError: a selector has a syntax error."""
+    """The test for objects of the scope; None if every object matches. Raises InvalidError for a wrong selector."""
     tests: list[Test] = []
     if scope.namespace:
         tests.append(lambda body: bool(body["metadata"].get("namespace") == scope.namespace))
@@ -46,7 +46,7 @@ def compiled(scope: Selection) -> Test | None:
 
 
 def labels(text: str) -> _LabelTest:
-    """The test for a set of labels: every term of the selector must hold."""
+    """The test for a set of labels: every term of the selector must be true."""
     terms, position = [], 0
     while position < len(text.rstrip()):
         found = _LABEL.match(text, position)
@@ -71,7 +71,7 @@ def _term(found: re.Match[str]) -> _LabelTest:
 
 
 def _one_of(name: str, values: frozenset[str], *, wanted: bool) -> _LabelTest:
-    """As in Kubernetes, an object without the label passes `!=` and `notin`."""
+    """The test for one label. As in Kubernetes, an object without the label matches `!=` and `notin`."""
     if wanted:
         return lambda have: have.get(name) in values
     return lambda have: have.get(name) not in values

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of the embedded engine, in memory: the verbs of an API server, without its wire format.
+"""Keeps the objects of the embedded engine in memory. It has the verbs of an API server, but not its wire format.
 
-One counter gives every write its version. Every write ends in `Tables`, which keeps the objects, the log that watches
-read and the index of owners consistent. Bodies are shared, never copied and never edited: a write makes new dicts
-along the changed path, and a write that changes nothing makes no new version. Nothing here waits, and nothing here is
-thread-safe.
+One counter gives every write its version. Every write ends in `Tables`, which updates the objects, the log for watches
+and the index of owners together. Bodies are shared and never changed: a write makes a new body, which shares unchanged
+parts with the old body, and a write that changes nothing makes no new version. Nothing here waits, and nothing here
+is thread-safe.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,14 +39,14 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-#: An admission hook: gets the stored object (None: it is new) and the object to store. It returns the object to store,
-#: perhaps with defaults, or raises InvalidError.
+#: An admission hook gets the stored object (None if the object is new) and the object to store. It returns the object
+#: to store, perhaps with added defaults, or raises InvalidError.
 Hook = Callable[[Body | None, Body], Body]
 _ADDED, _MODIFIED, _DELETED = WatchEventType.ADDED, WatchEventType.MODIFIED, WatchEventType.DELETED
 
 
 class _SpecAndStatus(Wire, frozen=True, gc=False):
-    """The fields that are checked in objects of a resource without its own Python type."""
+    """The fields that are checked in objects of a resource that has no Python type of its own."""
 
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
@@ -66,14 +66,14 @@ class Table:
         self.conversion: Callable[[Body], Body] = lambda body: body
 
     def require(self, key: Key) -> StoredObject:
-        """The object of that name; raises NotFoundError."""
+        """The object with this key. Raises NotFoundError if it does not exist."""
         record = self.objects.get(key)
         if record is None:
             raise NotFoundError(f"{self.display_name(key)} not found")
         return record
 
     def check(self, record: StoredObject) -> None:
-        """Raise InvalidError if readers could not decode the object. The decoded object is kept for them."""
+        """Raise InvalidError if readers could not decode the object. The decoded object is kept for readers."""
         try:
             if self.resource.type is dict:
                 convert(record.body, _SpecAndStatus)
@@ -105,9 +105,9 @@ class Tables:
         return table
 
     def put(self, table: Table, key: Key, before: StoredObject | None, body: Body, metadata: Body) -> Body:
-        """Write a body with this metadata, a dict that this method may change.
+        """Write a body with this metadata. The method changes the dict `metadata`.
 
-        An object that is being deleted and that nothing keeps any longer is removed.
+        If the object is being deleted and has neither a grace period nor a finalizer, it is removed.
         """
         version = self.version + 1
         text = metadata["resourceVersion"] = str(version)
@@ -126,7 +126,7 @@ class Tables:
         return record.body
 
     def delete(self, table: Table, key: Key, grace: int | None, propagation: Propagation) -> None:
-        """Delete an object at once, or mark it as being deleted while a grace period or a finalizer keeps it."""
+        """Remove an object at once, or mark it as being deleted if it has a grace period or a finalizer."""
         record = table.objects[key]
         metadata = deleted_metadata(record.body, self.clock.now(), grace, propagation)
         if metadata is None:
@@ -165,16 +165,16 @@ class Tables:
         self.put(table, ref.key, before, before.body, metadata)
 
     def delete_dependent(self, ref: ObjectRef, propagation: Propagation) -> None:
-        """Delete an object with the grace period that its spec names."""
+        """Delete an object with the grace period of its spec."""
         self.delete(self._tables[ref.resource], ref.key, None, propagation)
 
 
-#: The status of a new object, whatever status its creator sends.
+#: The status of a new object. A status that its creator sends is ignored.
 _INITIAL_STATUS: dict[str, Body] = {PODS.id: {"status": {"phase": "Pending"}}, **{job.id: {} for job in JOBS.values()}}
 
 
 class Store:
-    """All objects. Callers must not edit the bodies that they pass in or get."""
+    """All objects. Callers must not change bodies that they give to the store or get from it."""
 
     def __init__(self, clock: Clock, *, history: int = 8192) -> None:
         self._tables = Tables(clock, history)
@@ -185,17 +185,17 @@ class Store:
         return str(self._tables.version)
 
     def admit(self, resource: Resource, hook: Hook) -> None:
-        """Call the hook for every new object, and for every change except a change of the status alone."""
+        """Call the hook for every new object and for every change, except if only the status changes."""
         self._tables.of(resource).hooks.append(hook)
 
     def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
-        """Apply the conversion to every whole object that comes in, since its version may be another served one."""
+        """Convert each new object of the resource to the stored API version. Clients can send any served version."""
         self._tables.of(resource).conversion = conversion
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, resource: Resource, key: Key) -> Body:
-        """One object; raises NotFoundError."""
+        """One object. Raises NotFoundError if it does not exist."""
         return self._tables.of(resource).require(key).body
 
     def list(self, resource: Resource, scope: Selection = EVERYTHING) -> tuple[tuple[Body, ...], str]:
@@ -203,21 +203,21 @@ class Store:
         return tuple([record.body for record in self._select(resource, scope)]), self.version
 
     def page(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """The objects of a scope, decoded as the resource says. UnavailableError: `not_older_than` is in the future."""
+        """The decoded objects of a scope. Raises UnavailableError if `not_older_than` is newer than the last write."""
         if not_older_than and parse(not_older_than) > self._tables.version:
             message = f"too large resource version: {not_older_than}, the newest is {self.version}"
             raise UnavailableError(message, retry_after=1)
         return ListPage(tuple([record.decoded(resource) for record in self._select(resource, scope)]), self.version)
 
     def view(self, resource: Resource, body: Body) -> Any:
-        """The object decoded to the type of the resource; a stored object is decoded once for all callers."""
+        """The object, decoded as the type of the resource. A stored object is decoded once for all callers."""
         if resource.type is dict:
             return body
         record = self._tables.of(resource).objects.get(rules.key_of(body))
         return record.decoded(resource) if record is not None and record.body is body else resource.decode(body)
 
     def watch(self, resource: Resource, scope: Selection = EVERYTHING, since: str = "") -> Watch:
-        """A cursor to the changes after `since`. Without a version (or with 0) the watch begins with all objects."""
+        """A cursor that reads the changes after `since`. Without a version (or with 0) it begins with all objects."""
         log, test, version = self._tables.of(resource).log, compiled(scope), parse(since or "0")
         if version:
             return Watch(log, resource, test, version)
@@ -231,7 +231,7 @@ class Store:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def create(self, resource: Resource, body: Body) -> Body:
-        """Create an object. The body has its namespace and its name, or a `generateName`."""
+        """Create an object. The body contains the namespace, and the name or a `generateName`."""
         table = self._tables.of(resource)
         body = rules.new_object(table.resource, table.conversion(body), self._tables.clock.now())
         key = rules.key_of(body)
@@ -249,7 +249,7 @@ class Store:
     def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Body:
-        """Merge-patch an object without its status, or its status alone. ConflictError: UID or version differ."""
+        """Merge-patch an object except its status, or only its status. ConflictError: the UID or version differs."""
         table, before = self._expect(resource, key, body, uid, version)
         if status:
             part = {"status": body["status"]} if "status" in body else {}
@@ -266,7 +266,7 @@ class Store:
         version: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> Body:
-        """Put a pod on a node, with a Binding's annotations. ConflictError: another node, or a deleted pod."""
+        """Put a pod on a node and add annotations. ConflictError: it has another node or is being deleted."""
         table, before = self._expect(PODS, key, {}, uid, version)
         body = before.body
         current = (body.get("spec") or {}).get("nodeName")
@@ -276,7 +276,7 @@ class Store:
             raise ConflictError(f"{table.display_name(key)} is being deleted and cannot be put on a node")
         if current:
             raise ConflictError(f'{table.display_name(key)} is already on node "{current}"')
-        # The node of a pod is not part of its desired state, so its generation stays the same.
+        # The node of a pod is not part of the desired state, so the generation of the pod stays the same.
         return self._update(
             table, key, before, _bound(body, node, rules.timestamp(self._tables.clock.now()), annotations)
         )
@@ -291,14 +291,14 @@ class Store:
         grace: int | None = None,
         propagation: Propagation = Propagation.BACKGROUND,
     ) -> Body | None:
-        """Delete an object. Returns the object while a grace period or a finalizer keeps it; None: it is removed."""
+        """Delete an object. Returns the object if it still exists (grace period, finalizer), None if it is removed."""
         table, record = self._expect(resource, key, {}, uid, version)
         self._tables.delete(table, key, grace, propagation)
         left = table.objects.get(key)
         return left.body if left and left.body["metadata"]["uid"] == record.body["metadata"]["uid"] else None
 
     def _expect(self, resource: Resource, key: Key, body: Body, uid: str, version: str) -> tuple[Table, StoredObject]:
-        """The object of a write, after the checks of the UID and the versions that the writer expects."""
+        """The table and the object for a write, after a check of the UID and the versions that the writer expects."""
         table = self._tables.of(resource)
         record = table.require(key)
         metadata = body.get("metadata")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Foreign processes: processes on the GPUs of this run that no run has started. They take memory and time of its pods.
+"""Foreign processes on the GPUs of this run: no run has started them. They take memory and time from our pods.
 
 A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists such programs.
 """
@@ -21,7 +21,7 @@ PERIOD = 60.0
 
 
 class ForeignProcess(Struct, frozen=True):
-    """A process on a GPU: the index of the GPU, and the process as the driver names it."""
+    """A process on a GPU: the index of the GPU, and the pid and the name that the driver shows."""
 
     device: str
     pid: int
@@ -36,7 +36,7 @@ class ForeignProcess(Struct, frozen=True):
 
 
 def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: LeaseFolder) -> list[ForeignProcess]:
-    """The processes on these GPUs that descend from no holder of a lease. Asking the driver may take seconds."""
+    """The processes on these GPUs that are no descendants of a lease holder. The driver may need seconds to answer."""
     indexes = {uuid: index for index, uuid in listed_gpus(environment)}
     wanted = set(devices)
     found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of this machine by resource name, and the environment variables that name them to a container.
+"""The devices of this machine by resource name, and the environment variables that tell a container its devices.
 
 NVIDIA's driver lists its GPUs. For other resources the user gives the number, as an option or in a configuration file.
 `LeasedDevices` and `holders` describe devices that other runs hold.
@@ -21,28 +21,28 @@ KNOWN_VARIABLES: dict[str, tuple[str, ...]] = {
     "huawei.com/Ascend910": ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
 }
 _QUERY = ("--query-gpu=index,uuid", "--format=csv,noheader")
-#: Seconds to wait for the driver: a faulty driver can hang for minutes, and jobs without GPUs can still run.
+#: Maximum wait for the driver: a faulty driver can hang for minutes, and jobs without GPUs need not wait for it.
 _DRIVER_TIMEOUT_SECONDS = 10.0
 
 
 class DeviceSet(Struct, frozen=True):
-    """The devices of one resource: their ids, and the environment variables that name them to a container."""
+    """The devices of one resource: their ids, and the environment variables that tell a container its devices."""
 
     ids: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    #: The user gave only the number of devices; the machine may not have them.
+    #: Whether the user gave only the number of devices. The machine perhaps does not have these devices.
     pretended: bool = False
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """The ids of devices of which only the number is known; the ids are the same for every user of this machine."""
+    """The ids of devices, if only their number is known. All users of this machine get the same ids."""
     return tuple(str(index) for index in range(count))
 
 
 def inventory(given: Mapping[str, DeviceSet], environment: Mapping[str, str] | None = None) -> dict[str, DeviceSet]:
-    """All devices of this machine: the given devices, and the GPUs that the driver lists unless `given` has GPUs.
+    """All devices of this machine: the devices in `given`, and the driver's GPUs if GPUs are not in `given`.
 
-    The driver may take a second: a caller that needs no GPU gives an empty set of GPUs.
+    The driver's answer may take a second. To avoid this wait, a caller that needs no GPU gives an empty set of GPUs.
     """
     found = dict(given)
     if GPU not in found:
@@ -58,13 +58,13 @@ def found_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def listed_gpus(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Index and UUID of each GPU; empty if there is no driver, or if it does not answer."""
+    """Index and UUID of each GPU; empty if there is no driver, or if the driver does not answer."""
     rows = driver_table(environment, _QUERY)
     return [(row[0], row[1]) for row in rows if len(row) == 2 and row[0].isdigit()]
 
 
 def driver_table(environment: Mapping[str, str], query: Sequence[str]) -> list[list[str]]:
-    """The rows that nvidia-smi prints; empty if there is no driver, or if it does not answer."""
+    """The rows that nvidia-smi prints; empty if there is no driver, or if the driver does not answer."""
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return []
@@ -91,7 +91,7 @@ def _select(words: Sequence[str], known: Sequence[tuple[str, str]]) -> tuple[str
 
 
 class LeasedDevices(Struct, frozen=True):
-    """Devices of one resource on one node that other runs hold: the id of each, and a text about its holder."""
+    """Devices of one resource on one node that other runs hold: the id of each device, and a text about its holder."""
 
     devices: tuple[tuple[str, str], ...] = ()
 
@@ -102,7 +102,7 @@ class LeasedDevices(Struct, frozen=True):
 
 
 def holders(leased: Iterable[LeasedDevices]) -> str:
-    """`; 0-3 held by alice (run …) since …, 4 held by bob (run …) since …`: the holders of leased devices."""
+    """The holders of leased devices, such as `; 0-3 held by alice (run …) since …, 4 held by bob (run …) since …`."""
     held: dict[str, list[str]] = {}
     for one in leased:
         for device, holder in one.devices:
@@ -112,7 +112,7 @@ def holders(leased: Iterable[LeasedDevices]) -> str:
 
 
 def ranges(devices: Sequence[str]) -> str:
-    """`0-3,7`: a list of ids with consecutive numbers as ranges."""
+    """A list of ids in which consecutive numbers are ranges, such as `0-3,7`."""
     numbers = sorted({int(one) for one in devices if one.isdecimal()})
     runs: list[list[int]] = []
     for number in numbers:

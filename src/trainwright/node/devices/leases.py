@@ -6,7 +6,8 @@ inherited the descriptor holds the device, and the kernel releases the lock when
 The text in the file describes the holder for people. Any user may write to the file, so the text is shown and never
 trusted. A text without a lock is from a holder that has ended.
 
-No file is ever removed: a process could lock a removed file while another process locks a new file of that name.
+Lock files are never removed. Otherwise one process could lock the removed file, and another process a new file of the
+same name, and both would hold the device.
 """
 
 import fcntl
@@ -24,10 +25,10 @@ from msgspec import Struct
 
 from trainwright.errors import EngineError
 
-#: An environment variable that names another folder, for example a folder that several containers of a machine share.
+#: This environment variable replaces the default folder, for example by a folder that several containers share.
 FOLDER_VARIABLE = "TRAINWRIGHT_LEASES"
-#: The first folder that every user may write to is used, so all users choose the same folder. Not /dev/shm: logind
-#: removes a user's files there at logout (RemoveIPC), even if another user has locked them.
+#: The first folder that every user can write to is used, so all users choose the same folder. /dev/shm is not in the
+#: list: logind removes a user's files there at logout (RemoveIPC), even if another user has locked them.
 _SHARED_FOLDERS = ("/run/lock", "/tmp")  # noqa: S108 - opened with O_NOFOLLOW and checked
 _PREFIX = "trainwright+"
 #: Every description has this length in bytes, so that one write replaces the old description completely.
@@ -50,7 +51,7 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
     since: str = ""
 
     def __str__(self) -> str:
-        """`alice (run 20261116-120311-1234, job demo/train) since 2026-11-16T12:03:11Z`."""
+        """A text such as `alice (run 20261116-120311-1234, job demo/train) since 2026-11-16T12:03:11Z`."""
         run = f"run {self.run}" if self.run else f"process {self.pid}" if self.pid else ""
         inner = ", ".join(part for part in (run, f"job {self.job}" if self.job else "") if part)
         since = f" since {self.since}" if self.since else ""
@@ -131,9 +132,10 @@ class LeaseFolder:
 
     @contextmanager
     def mutex(self) -> Iterator[bool]:
-        """Lock out other runs while this run takes several leases. Yields False if another run has the mutex.
+        """Keep other runs from taking leases while this run takes several. Yields False if another run has the mutex.
 
-        The mutex only prevents two runs from taking half of the devices that each needs; the device locks decide.
+        The mutex only prevents that two runs each take half of the devices that both need. A device itself belongs to
+        the run that has the device's lock.
         """
         fd = self._locked(self.path / f"{_PREFIX}mutex")
         try:
@@ -146,7 +148,7 @@ class LeaseFolder:
         return self.path / f"{_PREFIX}{quote(resource, safe='')}+{quote(device, safe='')}"
 
     def _locked(self, path: Path) -> int | None:
-        """Lock the file at that path, and create it if it is missing; if it was removed meanwhile, try again."""
+        """Lock the file at that path, and create a missing file. None: another process has the lock."""
         while True:
             try:
                 fd = os.open(path, _OPEN)
@@ -173,7 +175,7 @@ class LeaseFolder:
             os.close(fd)
 
     def _make(self, path: Path) -> None:
-        """Create the file with its final mode, by a hard link: with O_CREAT it would have the umask's mode at first.
+        """Make a draft file with the right mode, and link it to `path`. With O_CREAT alone, the umask changes the mode.
 
         Later opens are without O_CREAT, because fs.protected_regular forbids O_CREAT on another user's file.
         """
@@ -225,7 +227,7 @@ def own_description(run: str, **more: Any) -> LeaseHolder:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or `uid 1234` for a user without a name."""
+    """The name of a user; for a user without a name, a text such as `uid 1234`."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -235,7 +237,8 @@ def user_name(uid: int) -> str:
 def _described(data: bytes) -> LeaseHolder:
     """Decode a description, which any user may have written: shorten its texts, and check the user of the process.
 
-    The process may not be visible from this container, or its pid may be reused by another user's process.
+    A process that is not visible from this container is not checked. If the process belongs to another user, the name
+    gets the mark "unverified": the description is false, or the pid has been reused.
     """
     try:
         holder = msgspec.json.decode(data, type=LeaseHolder)
@@ -259,7 +262,7 @@ def _printable(text: str) -> str:
 
 
 def _file_owner(path: Path) -> LeaseHolder | None:
-    """The owner of a lock file that we may not read: that user reserves the device."""
+    """The owner of a lock file that we cannot read. This user counts as the holder of the device."""
     try:
         uid = path.lstat().st_uid
     except OSError:
@@ -268,7 +271,7 @@ def _file_owner(path: Path) -> LeaseHolder | None:
 
 
 def _natural(name: str) -> tuple[str, int, str]:
-    """Sort key: device 10 comes after device 9."""
+    """The sort key of a file name: device 10 is after device 9."""
     kind, _, device = name.rpartition("+")
     return kind, int(device) if device.isdecimal() else -1, device
 

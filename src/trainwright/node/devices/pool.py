@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices of one engine: which pod has which device, and the leases that exclude other runs and users.
 
-The scheduler grants devices before it binds pods, to all pods of a gang or to none. The pool first sends each lease to
-the supervisor of the node, which holds the lease as long as a container may use the device.
+The scheduler grants devices before it binds pods: to all pods of a gang, or to none of them. The pool first sends each
+lease to the supervisor of the node. The supervisor holds the lease as long as a container can use the device.
 
 A lease outlasts its pod by some seconds, so that the replacement pod gets the same devices. After a node is lost, the
-pool takes its leases again, which succeeds only when every process that was left on the node has ended.
+pool leases the node's devices again. This succeeds only when every process that was left on the node has ended.
 """
 
 import os
@@ -49,7 +49,7 @@ class DeviceRequest(Struct, frozen=True):
 
 
 class LeaseChannel:
-    """The engine's end of the socket by which a supervisor receives the locks of its node's devices."""
+    """The engine's end of the socket through which a supervisor receives the locks of its node's devices."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = socket.socketpair()
@@ -95,12 +95,12 @@ class DevicePool:
         self._channels: dict[str, LeaseChannel] = {}
         self._leases: dict[Device, DeviceLease] = {}
         self._pods: dict[str, tuple[DeviceRequest, Granted]] = {}
-        #: The time at which each lease that no pod uses ends, on the monotonic clock.
+        #: For each lease that no pod uses: the time at which the lease ends, on the monotonic clock.
         self._due: dict[Device, float] = {}
         #: The last devices of each replica.
         self._former: dict[tuple[str, ...], Granted] = {}
         self._held_by_others: dict[Device, LeaseHolder] = {}
-        #: How often other runs were seen to take or release a device.
+        #: How many calls of `look` found that other runs had taken or released a device.
         self.changes = 0
         #: Seconds that a device stays leased after its pod has ended.
         self.linger = LINGER
@@ -110,7 +110,7 @@ class DevicePool:
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def channel(self, node: str) -> LeaseChannel:
-        """A channel for a new supervisor of that node, to which the leases of the node's pods are sent."""
+        """Make a channel for a new supervisor of that node, and send the leases of the node's pods through it."""
         old = self._channels.pop(node, None)
         if old is not None:
             old.close()
@@ -121,9 +121,9 @@ class DevicePool:
         return channel
 
     def node_lost(self, node: str) -> None:
-        """Release the devices of a node. Processes that are left on the node hold them until they have ended.
+        """Release the devices of a node. A process that still runs there holds its devices until it ends.
 
-        If a new agent of the node starts a pod again, the pod waits until `keep` has leased its devices again.
+        A new agent of the node may start the same pod again. The pod then waits until `keep` has leased its devices.
         """
         for device in [device for device in self._leases if self._node_of[device] == node]:
             self._leases.pop(device).close()
@@ -142,7 +142,7 @@ class DevicePool:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def grant(self, requests: Sequence[DeviceRequest]) -> dict[str, Granted] | None:
-        """Lease devices for all of these pods and return them by pod UID; None, and no lease, if too few are free."""
+        """Lease devices for all of these pods, and return them by pod UID. If too few are free: None, and no lease."""
         chosen: dict[str, Granted] = {}
         taken: set[Device] = set()
         before = {one.uid: self._pods.pop(one.uid) for one in requests if one.uid in self._pods}
@@ -215,7 +215,7 @@ class DevicePool:
             channel.hold(lease)
 
     def release(self, uid: str, now: float) -> None:
-        """Release the devices of a pod that has ended; they stay leased for `linger` seconds."""
+        """Release the devices of a pod that has ended. The devices stay leased for `linger` seconds."""
         _, granted = self._pods.pop(uid, (None, {}))
         self._due.update({device: now + self.linger for device in _devices(granted) if device in self._leases})
 
@@ -228,7 +228,7 @@ class DevicePool:
             if channel is not None:
                 channel.drop(lease)
             lease.close()
-        if due:  # other runs may take these devices, so replicas lose their preference for them
+        if due:  # other runs may take these devices now, so replicas no longer prefer them
             self._former = {
                 name: had for name, had in self._former.items() if not self._leases.keys().isdisjoint(_devices(had))
             }
@@ -286,7 +286,7 @@ class DevicePool:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Keep other runs from taking leases, and `look` what they hold. Yields False if another run has the mutex."""
+        """Keep other runs from taking leases, and call `look`. Yields False if another run has the mutex."""
         with self.folder.mutex() as free:
             if free:
                 self.look()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools of addresses and ports for pods, and leases of subnets.
 
-A pool reuses a returned address or port as late as possible, because another process may still know it as the address
-or port of the old pod.
+A pool gives a returned address or port to a new pod as late as possible, because other processes may still use it to
+reach the old pod.
 
 A subnet lease ensures that two engines of a machine never use the same subnet. The lease is an abstract socket address,
-which the kernel releases when the last process with its descriptor ends. Subnets with existing routes are not leased.
+which the kernel releases when the last process with its descriptor ends. A subnet that has a route is not leased.
 """
 
 import errno
@@ -22,11 +22,11 @@ from trainwright.errors import EngineError
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = range(20000, 30000)
-#: The controller assigns whole blocks of ports from this range.
+#: From this range, the controller takes blocks of ports for pods that use the host network.
 BLOCKS = range(10000, 20000)
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _HIGHEST = 1024, 65535
-#: If fewer ports than this are left of the default range, another range is used.
+#: If a wanted range has fewer non-ephemeral ports than this, another range is used.
 _MIN_PORTS = 1000
 _ALL_SUBNETS = IPv4Network("10.128.0.0/9")
 _SUBNET_PREFIX = 16
@@ -34,7 +34,7 @@ _ROUTES = Path("/proc/net/route")
 
 
 class SubnetPool:
-    """The addresses of a subnet, without the addresses of the network, the gateway (.1) and the broadcast."""
+    """The addresses of a subnet, except the network address, the gateway's address (.1) and the broadcast address."""
 
     def __init__(self, network: str) -> None:
         self.network = IPv4Network(network)
@@ -48,7 +48,7 @@ class SubnetPool:
         """Take the next free address."""
         for _ in range(self._first, self._last + 1):
             found, self._next = self._next, self._next + 1 if self._next < self._last else self._first
-            # Some programs treat x.y.z.0 and x.y.z.255 as network and broadcast addresses with any mask.
+            # Whatever the mask is, some programs treat x.y.z.0 as a network address and x.y.z.255 as a broadcast.
             if found not in self._taken and found & 255 not in (0, 255):
                 self._taken.add(found)
                 return socket.inet_ntoa(found.to_bytes(4, "big"))
@@ -66,7 +66,7 @@ class SubnetPool:
 
 
 class SingleAddress:
-    """127.0.0.1 for all pods, for platforms without a loopback range."""
+    """127.0.0.1 for all pods, on platforms that have no other loopback addresses."""
 
     def take(self) -> str:
         """Return the only address."""
@@ -88,7 +88,7 @@ def loopback(network: str) -> AddressPool:
 
 
 class PortPool:
-    """Ports for replicas. Engines begin at different values of `start`, so that they rarely try the same port."""
+    """Ports for replicas. Engines use different values of `start`, so that two engines rarely try the same port."""
 
     def __init__(self, ranges: Sequence[range] = (DEFAULT_PORTS,), start: int = 0) -> None:
         self._all = [port for one in ranges for port in one]
@@ -116,7 +116,7 @@ class PortPool:
 
 
 def ranges(wanted: range = DEFAULT_PORTS, ephemeral: range | None = None) -> tuple[range, ...]:
-    """The wanted ports without the kernel's ephemeral ports; if few are left, the largest range of other ports."""
+    """The wanted ports that are not ephemeral. If these are too few: the largest range of non-ephemeral ports."""
     taken = _ephemeral() if ephemeral is None else ephemeral
     left = _without(wanted, taken)
     if sum(map(len, left)) >= min(_MIN_PORTS, len(wanted)):
@@ -155,7 +155,7 @@ def _number(host: str) -> int:
 
 @dataclass
 class SubnetLease:
-    """A leased subnet, until it is closed. A process that inherits `fd` holds the lease too."""
+    """The lease of a subnet, until `close`. A process that inherits `fd` holds the lease, too."""
 
     subnet: str
     fd: int
@@ -168,7 +168,7 @@ class SubnetLease:
 
 
 def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
-    """Lease a free subnet. Leases of the same name exclude each other. Raises EngineError if no subnet is free."""
+    """Lease a free subnet. Two leases with the same `name` never share a subnet. Raises EngineError if none is free."""
     for subnet in _candidates(_routed(routes)):
         fd = _claimed(f"\0{name}/{subnet}")
         if fd is not None:
@@ -177,7 +177,7 @@ def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
 
 
 def _candidates(routed: list[IPv4Network]) -> list[IPv4Network]:
-    """All free subnets. Subnets in a wider routed network, such as a company's 10.0.0.0/8, come last."""
+    """All free subnets. Subnets in a wider routed network, such as a company's 10.0.0.0/8, are last in the list."""
     subnets = list(_ALL_SUBNETS.subnets(new_prefix=_SUBNET_PREFIX))
     narrow = [route for route in routed if route.prefixlen >= _SUBNET_PREFIX]
     free = [subnet for subnet in subnets if not any(map(subnet.overlaps, narrow))]
@@ -185,7 +185,7 @@ def _candidates(routed: list[IPv4Network]) -> list[IPv4Network]:
 
 
 def _routed(routes: Path) -> list[IPv4Network]:
-    """The networks that the machine has routes for, without the default route."""
+    """The networks that the machine has routes for, except the default route."""
     try:
         lines = [line.split() for line in routes.read_text(encoding="ascii").splitlines()[1:]]
     except OSError:
@@ -195,12 +195,12 @@ def _routed(routes: Path) -> list[IPv4Network]:
 
 
 def _address(text: str) -> IPv4Address:
-    """The kernel writes an address as a hexadecimal number in the byte order of the machine."""
+    """Decode an address in the kernel's table: a hexadecimal number in the byte order of the machine."""
     return IPv4Address(int(text, 16).to_bytes(4, sys.byteorder))
 
 
 def _claimed(address: str) -> int | None:
-    """Bind an abstract socket address, which needs no file; None if another process has it."""
+    """Bind an abstract socket address, which needs no file; None if another process has bound it."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(address)

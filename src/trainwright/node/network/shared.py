@@ -2,7 +2,7 @@
 """The network that several node agents of a machine share, and the keeper process that owns it.
 
 An agent calls `join`, which starts a keeper if no keeper of that name runs. The keeper sends each agent the namespaces
-of the network and a range of addresses, which the agent has while it is connected. The keeper ends when the last agent
+of the network and a range of addresses, which the agent owns while it is connected. The keeper ends when the last agent
 disconnects. Agents hold descriptors of the namespaces, so the network survives a killed agent and a killed keeper.
 """
 
@@ -30,9 +30,9 @@ from trainwright.node.network.pools import lease
 from trainwright.node.supervisor import kernel
 from trainwright.node.supervisor.outside import make_shared_network
 
-#: The prefix length of an agent's range: a thousand addresses. Gateway and machine have addresses of the first range.
+#: The prefix length of an agent's range (1024 addresses). The first range is for the gateway and the machine.
 _RANGE_PREFIX = 22
-#: Seconds that a keeper waits for its first agent, and an agent for a keeper.
+#: Seconds that a keeper waits for its first agent, and that an agent waits for a keeper.
 _JOIN_SECONDS = 30.0
 _RETRY_SECONDS = 0.02
 _MAX_WELCOME_BYTES, _MAX_NAMESPACES = 1 << 16, 8
@@ -60,7 +60,7 @@ class NetworkMember:
     _keeper: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def fileno(self) -> int:
-        """For an event loop: the socket becomes readable when the keeper ends."""
+        """The descriptor for an event loop. It becomes readable when the keeper ends."""
         return self._connection.fileno()
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class NetworkMember:
             os.close(space)
         self.spaces = {}
         if self._keeper is not None:
-            with suppress(subprocess.TimeoutExpired):  # the keeper has other members
+            with suppress(subprocess.TimeoutExpired):  # the keeper still has other members
                 self._keeper.wait(0.5)
             self._keeper.returncode = self._keeper.returncode or 0  # the keeper may outlive us; Popen must not warn
 
@@ -91,7 +91,7 @@ def join(name: str) -> NetworkMember:
 
 
 def _connect(name: str) -> NetworkMember | None:
-    """Connect to the keeper; None if no keeper runs, or if it is about to end."""
+    """Connect to the keeper; None if no keeper runs, or if the keeper ends now."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds: list[int] = []
     try:
@@ -163,7 +163,7 @@ class NetworkKeeper:
         self._members: dict[socket.socket, str] = {}
 
     def serve(self) -> None:
-        """Serve until the last member has left, or until no member has come in time."""
+        """Serve until the last member has left. Returns early if the first member does not come in time."""
         while True:
             timeout = None if self._members else _JOIN_SECONDS
             ready, _, _ = select.select([self._listener, *self._members], [], [], timeout)
@@ -193,7 +193,7 @@ class NetworkKeeper:
 
 
 def main() -> None:
-    """Keep the network named by the only argument. The first line on stdout is READY, TAKEN or an error."""
+    """Run the keeper of the network whose name is `argv[1]`. The first line on stdout is READY, TAKEN or an error."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(address(sys.argv[1]))
@@ -206,7 +206,7 @@ def main() -> None:
     except (OSError, EngineError) as error:
         _report(f"the network of the nodes cannot be made: {error}")
         return
-    # A member that holds the network also holds the lease of its subnet.
+    # Members also get the lease of the subnet, so that it outlives a killed keeper.
     spaces = {"net": network.net, "lease": leased.fd}
     if not outside.root:
         spaces["user"] = kernel.current_namespace("user")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The running containers of the supervisor, and the commands that run inside them.
 
-When the main process of a container ends, the supervisor writes its exit status to the journal, kills the processes
-that it left, reads its last output, reaps the process, and only then tells the agent.
+When the main process of a container ends, the supervisor writes the exit status to the journal, kills the other
+processes of the container, reads the container's last output, reaps the main process, and only then tells the agent.
 
-Commands come from the agent (probes and hooks) and from `trainwright exec`. The supervisor kills a command with its
-container, at its timeout, and when the client that asked for it disconnects.
+Commands come from the agent (probes and hooks) and from `trainwright exec`. The supervisor kills a command when the
+container ends, when the command's timeout ends, and when the client that sent the command disconnects.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunningContainer:
     ) -> None:
         self.name, self.pod = request["container"], request["pod"]
         self.process, self.pipe, self.log, self.group = process, pipe, log, group
-        self.exceeded_memory = False  # set if MemoryWatch, not a cgroup, finds that the container exceeds its limit
+        self.exceeded_memory = False  # True: MemoryWatch found that the container used more than its memory limit
 
 
 class Containers:
@@ -70,7 +70,7 @@ class Containers:
         self.leases = leases
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._memory = resource_limits.MemoryWatch(loop, self._kill_over_limit)
-        self._noticed: set[str] = set()  # the limits about which the agent got a notice: no cgroup enforces them
+        self._noticed: set[str] = set()  # limits that no cgroup enforces; the agent already has a notice of each
         self._removal_scheduled = False
 
     def start(self, request: protocol.StartContainer) -> int:
@@ -138,7 +138,7 @@ class Containers:
         self._memory.remove(end.pid)
         oom = container.exceeded_memory or container.group.oom()
         status: protocol.ExitStatus = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
-        if not self.closing:  # a container that the ending supervisor kills did not end on its own
+        if not self.closing:  # a supervisor that ends kills its containers; the journal does not record such ends
             self._journal.ended(container.name, status)
         self._runtime.ended(container.name)
         container.pipe.drain()
@@ -160,7 +160,7 @@ class Containers:
         self.cgroups.close()
 
     def _make_group(self, limits: protocol.Limits) -> ContainerCgroup:
-        """A cgroup for the limits that a cgroup can enforce. Send one notice for each other limit."""
+        """Create a cgroup for the limits that a cgroup can enforce. For each other limit, send one notice."""
         wanted = [name for name in CONTROLLERS if limits.get(name)]
         refusals, group = self.cgroups.refusals, ContainerCgroup([])
         if any(name not in refusals for name in wanted):
@@ -194,7 +194,7 @@ class Containers:
 
 
 class RunningExec:
-    """A command that runs in a container. `finish` is called when it has ended."""
+    """A command that runs in a container. `finish` is called when the command has ended."""
 
     __slots__ = ("_tail", "container", "finish", "pipe", "process", "timed_out", "timer")
 
@@ -212,7 +212,7 @@ class RunningExec:
         self._tail = (self._tail + data)[-_OUTPUT_TAIL_BYTES:]
 
     def signal(self, number: int) -> None:
-        """Signal the command's process group, as a terminal would."""
+        """Signal all processes in the command's process group, as a terminal does after Ctrl-C."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 

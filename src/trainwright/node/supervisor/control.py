@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of the supervisor: JSON objects in both directions, one per line, never blocking.
+"""The connections of the supervisor: JSON objects in both directions, one per line. No call blocks.
 
 `LineSocket` is one connection; it also receives file descriptors. `Control` is the connection to the agent: it handles
 a few requests per turn of the loop, in their order, and sends all answers and events of a turn in one write.
@@ -86,7 +86,7 @@ class LineSocket:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            self._out.clear()  # the other side has closed; its last lines can still be read
+            self._out.clear()  # the other side has closed: it gets no more bytes, but its last lines can still be read
         return True
 
     def close_fds(self) -> None:
@@ -103,7 +103,7 @@ class LineSocket:
 
 
 class Control:
-    """The connection to the agent. It calls `lost` when the agent disconnects; events without an agent are dropped."""
+    """The connection to the agent. It calls `lost` when the agent disconnects, and then drops events."""
 
     def __init__(self, loop: Loop, lost: Callable[[], None]) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -152,7 +152,7 @@ class Control:
             return
         self._queue.extend(self._lines.receive())
         if self._lines.closed:
-            while self._queue:  # the agent sent these requests before it disconnected
+            while self._queue:  # the agent has disconnected, but its last requests are still handled
                 self._handle(self._queue.popleft())
             self._detach()
             self._lost()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """PID 1 of a container: it keeps the container's namespaces alive, and its end kills all processes in them.
 
-PID 1 is never the user's command, because the kernel protects PID 1 from SIGTERM. It is a hundred bytes of machine
-code, or a Python program for other processors. It mounts /proc (only a process in the PID namespace can do that),
-writes the result to stdout, ignores SIGCHLD so that the kernel reaps orphans, and ends when its stdin, a pipe that the
-supervisor holds, ends. The machine code is a file in memory: it needs no loader, shell or library, so any file system
-can be mounted in the container, and it uses 8 KiB of memory instead of 100 KiB or more.
+PID 1 is never the user's command, because the kernel protects PID 1 from SIGTERM. On x86-64 and ARM64, PID 1 is less
+than 200 bytes of machine code; on other processors, it is a Python program. PID 1 mounts /proc (only a process in the
+PID namespace can do that), writes the result to stdout, ignores SIGCHLD so that the kernel reaps orphans, and ends when
+its stdin ends. Its stdin is a pipe that the supervisor holds. The machine code is a file in memory: it needs no loader,
+shell or library, so any file system can be mounted in the container, and it uses 8 KiB of memory instead of 100 KiB or
+more.
 """
 
 import os
@@ -82,10 +83,10 @@ def init_image(machine: str) -> bytes:
 
 
 class Lifeline:
-    """The pipe that all inits of a supervisor read: when the supervisor dies, they read its end and exit."""
+    """The pipe that all inits of a supervisor read: when the supervisor dies, they read the pipe's end and exit."""
 
     def __init__(self, *, ambient: bool) -> None:
-        """`ambient`: our capabilities come from a user namespace, so a new program gets only ambient capabilities."""
+        """`ambient`: whether our capabilities come from a user namespace. If so, new programs get only ambient ones."""
         self._read, self._write = os.pipe()
         self._command = init_command(os.uname().machine)
         self._ambient = ambient
@@ -113,7 +114,7 @@ class Lifeline:
         if self._ambient:
             kernel.set_ambient_capability(kernel.SYS_ADMIN)
         try:
-            # Much faster than subprocess. posix_spawn does not close descriptors; the program does that.
+            # posix_spawn is much faster than subprocess. It does not close descriptors; the started program does that.
             return os.posix_spawn(
                 self._command[0],
                 ["init", *self._command[1:]],

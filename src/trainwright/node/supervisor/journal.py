@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """State that must survive a killed process: the journal of containers, and the locks on devices.
 
-The journal is a file with one JSON object per line, only appended to: a line when a container starts, when it has ended
-(before it is reaped), and when the agent has stored its exit status. An agent whose supervisor has died calls `read`.
+The journal is a file with one JSON object per line. The supervisor appends a line when a container starts, when it has
+ended (before it is reaped), and when the agent has stored its exit status. After the supervisor's death, the agent
+reads the journal.
 
 The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps the descriptor, and
 every container that uses the device inherits it, so a device stays locked until its last user has ended, even if the
-engine and the supervisor are killed. The kernel keeps a descriptor that was sent and not yet read, so the lock is held.
+engine and the supervisor are killed. While a descriptor is sent but not yet read, the kernel keeps the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MIN_FORGOTTEN = 500
 
 
 class Journal:
-    """The journal of one supervisor. A full disk does not stop the supervisor: it keeps all entries in memory."""
+    """The journal of one supervisor. A full disk does not stop the supervisor: all entries are also in memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -92,7 +93,7 @@ def _create(path: str) -> int:
 
 
 def read(path: str) -> dict[str, JournalEntry]:
-    """The entries by container, without forgotten containers. A line that is cut is left out.
+    """The entries by container, without forgotten containers. An incomplete line is ignored.
 
     Read the file before another supervisor starts in the same folder: that supervisor begins with an empty file.
     """
@@ -128,7 +129,7 @@ class LeaseDescriptors:
 
     def of(self, devices: list[str]) -> tuple[int, ...]:
         """The descriptors of these devices, for a container that uses them. Raises StartRefused."""
-        self._receive()  # the engine sends a lease before the request that needs it
+        self._receive()  # the engine sent the leases before this request, so they can be read now
         missing = [device for device in devices if device not in self._held]
         if missing:
             raise StartRefused(f"the supervisor did not receive the lease of {', '.join(missing)}.")

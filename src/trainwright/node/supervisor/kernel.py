@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """System calls that Python 3.11 does not offer: namespaces, mounts, host name. ctypes calls the C library for them.
 
-Each function raises OSError with the path concerned.
+A failed call raises OSError, with the path if the call has a path.
 
 Work in other namespaces runs in a thread that enters them and then ends (`in_thread`), because an unprivileged process
-may not return to the namespaces that it has left. The other threads of the process stay in their namespaces.
+cannot return to the namespaces that it has left. The other threads of the process stay in their namespaces.
 """
 
 import _thread
@@ -38,7 +38,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, flags: int) -> None:
-    """Enter the namespace of a descriptor, or several namespaces of the process of a pidfd."""
+    """Enter the namespace `fd`. If `fd` is a pidfd, enter the namespaces of its process that have the types `flags`."""
     _checked(_libc.setns(fd, flags))
 
 
@@ -69,7 +69,7 @@ def sethostname(name: str) -> None:
 
 
 def set_ambient_capability(capability: int | None) -> None:
-    """Let programs that this thread starts keep this capability, or none. Programs of root keep all capabilities."""
+    """Let programs that this thread starts keep this capability; None undoes this. Root does not need this call."""
     if capability is None:
         _checked(_libc.prctl(_CAP_AMBIENT, _CLEAR, 0, 0, 0))
         return
@@ -103,7 +103,7 @@ def in_thread(work: Callable[[], Result]) -> Result:
 
     def run() -> None:
         try:
-            unshare(FS)  # the kernel requires a separate working directory to enter a mount namespace
+            unshare(FS)  # without this, threads share a working directory, and none can enter a mount namespace
             results.append(work())
         except BaseException as error:  # raised again below
             errors.append(error)
@@ -120,7 +120,7 @@ def in_thread(work: Callable[[], Result]) -> Result:
 
 
 def current_namespace(name: str) -> int:
-    """A descriptor of this thread's namespace with that name in /proc. The descriptor keeps the namespace alive."""
+    """Open this thread's namespace of one type (`net`, `mnt` …). The descriptor keeps the namespace alive."""
     return os.open(f"/proc/thread-self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting one process, explaining in a sentence why a process cannot be started, and the interface of a runtime.
 
-`subprocess` starts the process (with vfork; the child searches PATH), so a thread in a pod's namespaces may call
-`launch`, and all paths are resolved there. A shell runs first only to enter a cgroup or to open a terminal.
+`subprocess` starts the process with vfork, and the child searches PATH. So a thread that is in a pod's namespaces can
+call `launch`, and all paths are resolved in these namespaces. A shell runs before the program only if the process must
+enter a cgroup or open a terminal.
 
 The supervisor's loop owns logs, cgroups and the journal, and reaps every child of the supervisor, helpers included: a
-runtime never waits for a child. A runtime decides where a process runs, and finds processes that a container left.
+runtime never waits for a child. A runtime decides where a process runs, and finds the processes that still run after
+the main process of their container has ended.
 
 The supervisor needs three descriptors for each container, so it raises its own limit; each new process gets the limit
 that the supervisor was started with.
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Exec, OpenPod, StartContainer
 
-#: This variable is in the environment of every process of a container, so that stray processes can be identified.
+#: The environment of every process of a container has this variable, so that the container of an orphan is known.
 MARKER = "TRAINWRIGHT_CONTAINER"
 NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
 _MAX_DESCRIPTORS = 65536
@@ -39,10 +41,11 @@ _SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
 
 class Descriptors:
-    """The open files of a new process. `tty`: the first three are a terminal, which becomes the controlling terminal.
+    """The open files of a new process: `stdio` (three) and `inherited`. If `tty`, `stdio` is its controlling terminal.
 
-    `entries`: one or two `cgroup.procs` files of cgroups to enter first; then stdin is /dev/null and stdout equals
-    stderr. This is no NamedTuple, because creating such a class would make the start of the supervisor 1 ms slower.
+    `entries`: the `cgroup.procs` files of one or two cgroups, which the process enters at its start. With entries,
+    stdin must be /dev/null, and stdout and stderr must be the same file. This is no NamedTuple, because creating such a
+    class would make the start of the supervisor 1 ms slower.
     """
 
     __slots__ = ("entries", "inherited", "stdio", "tty")
@@ -100,7 +103,7 @@ class Process:
 
 
 class Runtime(Protocol):
-    """One runtime per supervisor. Only the thread of the loop calls it, so no method may block for long."""
+    """One runtime per supervisor. Only the thread of the loop calls it, so a method must not block for long."""
 
     notices: list[str]
     outside: bool
@@ -112,19 +115,20 @@ class Runtime(Protocol):
         """Start a container's main process with `launch`, with `MARKER` in its environment. Raises StartRefused."""
 
     def enter(self, request: Exec, fds: Descriptors) -> Process:
-        """Start another process in a running container. `env` is added to its variables, `cwd` replaces its cwd."""
+        """Start a process in a running container. `env` adds to its variables, `cwd` replaces its working directory."""
 
     def kill(self, container: str) -> None:
         """SIGKILL all processes of a container. The loop calls `ended` when the main process has ended."""
 
     def ended(self, container: str) -> None:
-        """Kill what a main process left. The main process is not reaped yet, so its pid and group are not reused.
+        """Kill the processes that still run after the main process of a container has ended.
 
-        The runtime forgets the container. An unknown container is no error, here and in `kill`.
+        The main process is not reaped yet, so its pid and group are not reused. The runtime forgets the container.
+        An unknown container is no error, here and in `kill`.
         """
 
     def orphaned(self) -> None:
-        """Look for stray processes: the loop has reaped an unknown process, whose children are orphans now."""
+        """Look for orphans: the loop has reaped an unknown process, whose children have no parent now."""
 
     def close(self, pod: str) -> None:
         """Kill the remaining processes of a pod and release what its containers shared. An unknown pod is no error."""
@@ -146,7 +150,7 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
             command = _shell(_ENTER_CGROUPS[len(fds.entries)], argv, env, cwd)
             stdio = (*fds.entries, *fds.stdio[len(fds.entries) :])
             return _spawn(command, env, cwd, Descriptors(*stdio, inherited=fds.inherited))
-        # A shell drops variables with other names, so the supervisor moves the process just after its start.
+        # A shell drops variables with unusual names. So the supervisor moves the new process into its cgroups.
         process = _spawn(argv, env, cwd, fds)
         join_cgroups(process.pid, fds.entries)
         return process
@@ -156,7 +160,7 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
 
 def _shell(script: str, argv: list[str], env: dict[str, str], cwd: str | None) -> list[str]:
     """The command of a shell that runs `script` and then `argv`. Raises StartRefused."""
-    refusal = _obstacle(argv, env, cwd)  # the shell could report the problem only in the log
+    refusal = _obstacle(argv, env, cwd)  # check now: the shell could report a problem only in the log
     if refusal is not None:
         raise refusal
     unset = "".join(f"unset {name}; " for name in _SHELL_SETS if name not in env)
@@ -183,7 +187,7 @@ def _spawn(command: list[str], env: dict[str, str], cwd: str | None, fds: Descri
 
 
 def join_cgroups(pid: int, entries: tuple[int, ...]) -> None:
-    """Move a running process into the cgroups of these open `cgroup.procs` files, and so its later children."""
+    """Move a running process, and so its later children, into the cgroups of these open `cgroup.procs` files."""
     for entry in entries:
         with contextlib.suppress(OSError):  # the process has already ended
             os.write(entry, str(pid).encode())
@@ -234,9 +238,9 @@ def _script_obstacle(shown: str, path: str) -> StartRefused | None:
         with open(path, "rb", buffering=0) as file:
             first = file.read(256)
     except OSError:
-        return None  # a program may be executable and not readable
+        return None  # a program can be executable but not readable
     line = first.split(b"\n", 1)[0].replace(b"\t", b" ") if first.startswith(b"#!") else b""
-    name = line[2:].strip(b" ").split(b" ", 1)[0]  # like the kernel, keep a carriage return
+    name = line[2:].strip(b" ").split(b" ", 1)[0]  # for the kernel, a carriage return is part of the name
     if not name or os.access(name, os.X_OK):
         return None
     interpreter = os.fsdecode(name).removesuffix("\r")

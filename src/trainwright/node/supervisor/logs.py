@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from trainwright.node.supervisor.loop import Loop
 
-#: The maximum size of one log file in bytes, and the number of files, with the current file.
+#: The maximum size of one log file in bytes, and the number of files, including the current file.
 DEFAULT_ROTATION = (10 * 1024 * 1024, 5)
 _CHUNK_BYTES = 64 * 1024
 #: The largest size of a pipe in bytes, unless root has raised the limit.
@@ -113,7 +113,7 @@ class ContainerLog:
 class OutputPipe:
     """A pipe that processes write to and the loop reads, one chunk per turn.
 
-    A new process inherits `write_end`; `open` closes it here and begins to read.
+    A new process inherits `write_end`; `open` closes `write_end` in the supervisor and begins to read.
     """
 
     __slots__ = ("_consume", "_loop", "_read_end", "write_end")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The supervisor's event loop: descriptors, timers, and tasks that run once per turn. Only `select` blocks.
 
-A callback does a bounded amount of work and returns, so that one busy container cannot starve another.
+A callback does a bounded amount of work and returns, so that a busy container cannot delay the others for long.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ class Timer:
 
 
 class Loop:
-    """Runs until `stop`. An exception in a callback does not end the loop: it is passed to `on_error`."""
+    """Runs until `stop`. An exception in a callback does not end the loop: `on_error` gets the exception."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
-        self.tasks: list[Task] = []  # each runs once per turn; True: there is more to do, do not sleep
+        self.tasks: list[Task] = []  # each runs once per turn; if one returns True, the loop does not sleep
         self._on_error = on_error
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
@@ -48,7 +48,7 @@ class Loop:
             self._selector.unregister(fd)
 
     def watch_writable(self, fd: int, callback: Callable[[], object], wanted: bool) -> None:
-        """Start or stop to call `callback` also when a watched `fd` is writable."""
+        """Call `callback` when the watched `fd` is readable and, if `wanted`, also when `fd` is writable."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wanted else 0)
         self._selector.modify(fd, events, callback)
 

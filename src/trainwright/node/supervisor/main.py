@@ -2,11 +2,11 @@
 """The supervisor process: `main` is its entry point, with the configuration as the only argument.
 
 The supervisor builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until
-SIGTERM; then it ends all containers. With `orphans: keep` it continues without an agent, and checks periodically
-whether to end: when no container runs and no agent is connected.
+SIGTERM; then it ends all containers. With `orphans: keep` it continues without an agent, and ends when a periodic check
+finds that no container runs and no agent is connected.
 
-`SupervisorService` implements the verbs of the protocol. A request for something already done is no error, because an
-agent that was killed repeats its requests.
+`SupervisorService` implements the verbs of the protocol. A repeated request is no error, because an agent that was
+killed and started again repeats its requests.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 _ENDS_PER_TURN = 64  # at most this many ended children per turn: the loop must read logs between turns
 _KILL_SECONDS = 5.0  # the time that processes have to end after SIGKILL, when the supervisor ends
-#: A supervisor that keeps orphans checks whether it can end: this long after the agent is lost, and again after each
-#: such period while containers run.
+#: Seconds between two checks of a supervisor that keeps orphans and has no agent: it ends if no container runs.
 _LINGER_SECONDS = 600.0
 _MAX_DEFECT_NOTICES = 10
 _MAX_KEPT_NOTICES = 50  # the newest notices are kept for an agent that connects later
@@ -62,7 +61,7 @@ def main() -> None:
         lines.flush()
         sys.exit(3)
     if config.get("orphans") != "keep":
-        tree.wake_without_parent()  # after the runtime: entering a user namespace may undo it
+        tree.wake_without_parent()  # after the runtime is made: entering a user namespace would undo this
     supervisor.run()
 
 
@@ -84,7 +83,7 @@ class Supervisor:
         self._notices = [*runtime.notices]
         self._stopping = self._terminate_requested = False
         self._defects = 0
-        self._check_children = True  # a child may have ended
+        self._check_children = True  # whether a child may have ended
         self._loop = Loop(self._report_defect)
         self._control = Control(self._loop, self._agent_lost)
         self._journal = Journal(f"{config['folder']}/journal")
@@ -166,7 +165,7 @@ class Supervisor:
             self._finish()
 
     def _request_terminate(self, *_: object) -> None:
-        """Handle SIGTERM, which may interrupt any code: `_signalled` acts on the flag."""
+        """Handle SIGTERM. It may interrupt any code, so this method only sets a flag; `_signalled` acts on the flag."""
         self._terminate_requested = True
 
     def _handle_ends(self) -> bool:
@@ -199,7 +198,7 @@ class Supervisor:
         return False
 
     def _reap_all(self) -> bool:
-        """Reap all children that have ended, after the loop. False: no child is left."""
+        """After the loop has stopped, reap all children that have ended. False: no child is left."""
         try:
             while (end := tree.ended_child()) is not None:
                 self._handle_end(end)
@@ -210,7 +209,7 @@ class Supervisor:
 
 
 def _install_signal_handlers(terminated: Callable[..., None]) -> socket.socket:
-    """Return a socket that is readable after a signal. Handlers, not SIG_IGN: a new process would inherit SIG_IGN."""
+    """Return a socket that is readable after a signal. No signal is set to SIG_IGN: new processes would inherit it."""
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
         sock.setblocking(False)
@@ -263,7 +262,7 @@ class SupervisorService:
         return _OK
 
     def _close(self, request: protocol.PodRequest, reply: Reply) -> protocol.Done | None:
-        """Kill the containers of a pod, release what they shared, and answer when they have ended."""
+        """Kill the containers of a pod. When they have ended, release what they shared, and answer."""
         pod = request["pod"]
         running = self._containers.of(pod)
         if not running:
@@ -275,7 +274,7 @@ class SupervisorService:
         return None
 
     def _forget(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
-        """Remove a container from the journal, because the agent has its exit status; not while it runs."""
+        """Remove a container from the journal, because the agent has its exit status. Ignore a running container."""
         if request["container"] not in self._containers.running:
             self._journal.forget(request["container"])
         return _OK

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masquerading: packets from pods to the outside get the machine's own address, by rules of iptables or nft.
 
-Rules are the only resource that would outlive a killed supervisor. A tag in each rule names the pid and the start time
-of its owner, and the next supervisor removes rules whose owner is dead.
+Rules are the only resource that would outlive a killed supervisor. A tag in each rule contains the pid and the start
+time of the supervisor that owns the rule. The next supervisor removes rules whose owner is dead.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ class Nft:
     """nftables: one table for each supervisor. Every method raises OSError with the message of the program."""
 
     def tags(self) -> set[str]:
-        """The tags that are names of tables."""
+        """The tags of all supervisors: the names of their tables."""
         return set(_TAG.findall(_run(["nft", "list", "tables"])))
 
     def add(self, tag: str, subnet: str) -> None:
@@ -37,10 +37,10 @@ class Nft:
 
 
 class Iptables:
-    """iptables: rules with a comment. Unlike an nft table, they also work if the machine drops forwarded packets."""
+    """iptables: rules with a comment. They also work if the machine drops forwarded packets; an nft table does not."""
 
     def tags(self) -> set[str]:
-        """The tags that are comments of rules."""
+        """The tags of all supervisors: the comments of their rules."""
         return set(_TAG.findall(_run(["iptables-save"])))
 
     def add(self, tag: str, subnet: str) -> None:
@@ -66,7 +66,7 @@ _TOOLS: dict[str, Tool] = {"iptables-restore": Iptables(), "nft": Nft()}
 
 
 class Masquerade:
-    """The rules of this process. Raises OSError where no rules can be made."""
+    """The rules of this process. The constructor raises OSError if no rules can be made."""
 
     def __init__(self, subnet: str, tools: Sequence[Tool] = ()) -> None:
         tools = tools or _installed()
@@ -108,7 +108,7 @@ def _remove_stale(tool: Tool) -> set[str]:
         if tree.start_time(int(pid)) == start:  # the owner still runs
             living.add(tag)
             continue
-        with contextlib.suppress(OSError):  # another supervisor has just removed them
+        with contextlib.suppress(OSError):  # another supervisor has just removed these rules
             tool.remove(tag)
     return living
 

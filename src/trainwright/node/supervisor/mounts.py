@@ -4,8 +4,8 @@
 All sources are opened before the first mount, because a private /tmp may hide the folder of a volume. Parents are
 mounted before their children.
 
-A mount point that the host does not have is created without changing the host (`MountOverlay`). In a volume and in the
-working directory a new folder is created, as container engines do. Elsewhere the deepest existing folder is covered by
+`MountOverlay` creates mount points that the host does not have. In a volume and in the working directory it creates a
+new folder, as container engines do. Elsewhere it does not change the host, but covers the deepest existing folder with
 an overlay: new entries are in memory or in the pod's folder, and existing folders stay the folders of the host.
 """
 
@@ -28,7 +28,7 @@ _HOST_LINK = ".host"
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _TMP, _SHM, _HOSTS, _RESOLVER = "/tmp", "/dev/shm", "/etc/hosts", "/etc/resolv.conf"  # noqa: S108 - paths in the container
 _TERMINATION_LOG = "/dev/termination-log"
-# Restrictions in statvfs, and their mount flags: a remount in a user namespace must repeat them.
+# Flags of statvfs, and the same flags for mount. In a user namespace, a remount must repeat the flags of the mount.
 _RESTRICTIONS = {
     os.ST_NOSUID: kernel.NOSUID,
     os.ST_NODEV: kernel.NODEV,
@@ -40,7 +40,7 @@ _RESTRICTIONS = {
 
 
 class ContainerMount(NamedTuple):
-    """A file, a folder or memory at `target`. With a source and memory: memory that the pod's containers share."""
+    """Mount `source` (file or folder) or new memory at `target`. With both, the pod's containers share the memory."""
 
     target: str
     source: str | None
@@ -51,8 +51,8 @@ class ContainerMount(NamedTuple):
 def prepare() -> None:
     """Prepare the mount namespace that is copied for every pod: its mounts no longer propagate to the host.
 
-    Every container has a file /dev/termination-log; creating its mount point once saves a third of the time of a
-    container's start. Raises OSError.
+    Every container has a file /dev/termination-log. Creating its mount point here, once for all containers, saves a
+    third of the time that the start of a container takes. Raises OSError.
     """
     kernel.mount("none", "/", None, kernel.REC | kernel.PRIVATE)
     MountOverlay().make_mount_point(_TERMINATION_LOG, folder=False)
@@ -61,8 +61,8 @@ def prepare() -> None:
 def plan_mounts(pod: protocol.OpenPod, resolver: str | None, start: protocol.StartContainer) -> list[ContainerMount]:
     """All mounts of a container, parents first. Of two mounts with the same target, the later mount is visible.
 
-    /tmp and mounts below it come last: a bind mount includes the mounts below its source, so a volume that shows the
-    host's /tmp elsewhere would otherwise show the pod's private /tmp.
+    /tmp and mounts below it are last. A volume may show the host's /tmp at another path. A bind mount includes the
+    mounts that its source already has, so this volume must be mounted before the pod's private /tmp.
     """
     requested = [
         ContainerMount(os.path.normpath(one["target"]), one.get("source"), one.get("tmpfs"), bool(one.get("readonly")))
@@ -83,11 +83,11 @@ def _default_mounts(pod: protocol.OpenPod, resolver: str | None) -> list[Contain
 
 @functools.cache
 def _default_shm_bytes() -> int:
-    """The size of this machine's /dev/shm, if it is more than half of its memory; else 0, the kernel's default (half).
+    """The larger of two sizes: this machine's /dev/shm, and half of the memory (returned as 0, the kernel's default).
 
-    Data loaders share batches in /dev/shm, and a size of 64 MiB, as in many container engines, ends them by SIGBUS.
-    So a small /dev/shm of this machine, which may itself be a container, is not used as the size. A container's memory
-    limit includes the bytes in /dev/shm.
+    Data loaders share batches in /dev/shm. Many container engines give it 64 MiB, and data loaders that need more end
+    by SIGBUS. This machine may itself be such a container, so a small /dev/shm of this machine is not used as the size.
+    A container's memory limit includes the bytes in /dev/shm.
     """
     if not os.path.ismount(_SHM):
         return 0
@@ -189,12 +189,12 @@ class FolderEntry(NamedTuple):
 class MountOverlay:
     """Creates mount points in the mount namespace of the calling thread.
 
-    `root` is the path of a folder to create for a new root, if needed. `working` is the working directory.
+    `root`: the folder to create if a target needs a new root (None: a tmpfs). `working`: the working directory.
     """
 
     def __init__(self, root: str | None = None, working: str | None = None) -> None:
         self._root = root
-        # Whether folders may be created below each of these paths. The longest path above a mount point decides.
+        # By path: whether folders may be created below it. For a mount point, the longest path above it decides.
         self.writable = {"/": False}
         if working is not None and working != "/":
             self.writable[os.path.realpath(working)] = True
@@ -220,7 +220,7 @@ class MountOverlay:
         return path
 
     def prepare_root(self, targets: Iterable[str]) -> None:
-        """Before the first mount, replace the root if it lacks the first folder of a target. Raises OSError."""
+        """Switch to a new root if a target's top folder is missing. Call before the first mount. Raises OSError."""
         tops = {os.path.realpath(target).split("/", 2)[1] for target in targets}
         if all(os.path.lexists(f"/{top}") for top in tops):
             return
@@ -243,7 +243,7 @@ class MountOverlay:
         kernel.pivot(root)
 
     def _add_covered(self, base: str, entries: list[FolderEntry]) -> None:
-        """Record that `base` is covered; the folders in `base` are still the folders of the host."""
+        """Record that folders may now be created in `base`, but not in its old folders, which are still the host's."""
         self.writable[base] = True
         for entry in entries:
             os.close(entry.handle)
@@ -252,7 +252,7 @@ class MountOverlay:
 
 
 def _cover(base: str, entries: list[FolderEntry]) -> None:
-    """Mount an overlay, in which files can be replaced; if the kernel has no overlays, a tmpfs with every entry."""
+    """Cover a folder with an overlay; its files can be replaced. If that fails: with a tmpfs that has all entries."""
     lower = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mounted = _mount_points_in(base)
     try:
@@ -273,7 +273,7 @@ def _mount_empty(base: str, lower: int) -> None:
 
 
 def _mount_overlay(base: str, lower: int) -> bool:
-    """Keep changes in a tmpfs. The options name descriptors, because commas in paths would need escaping."""
+    """Mount an overlay that keeps changes in a tmpfs. Its options use descriptors, since paths may contain commas."""
     _mount_empty(base, lower)
     handles = {"lowerdir": lower}
     for name in ("upperdir", "workdir"):
@@ -294,7 +294,7 @@ def _mount_overlay(base: str, lower: int) -> bool:
 
 
 def _mirror(base: str, folder: int, entries: list[FolderEntry]) -> None:
-    """Mount every entry of a folder in the empty folder that covers it. The many devices become links."""
+    """Mount every entry of a folder in the empty folder that covers it. Devices are many, so they become links."""
     if any(_is_device(entry) for entry in entries):
         hidden = os.path.join(base, _HOST_LINK)
         os.mkdir(hidden)

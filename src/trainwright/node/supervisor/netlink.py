@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links, addresses, routes and neighbours, by raw rtnetlink messages.
 
-A batch of messages is sent in one call, and the kernel acknowledges each. The first message that the kernel refuses
-raises OSError with its name. A socket belongs to the network namespace in which it was created.
+A batch of messages is sent in one call, and the kernel acknowledges each message. If the kernel refuses messages, the
+OSError has the name of the first refused message. A socket belongs to the network namespace in which it was created.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Netlink:
         self._number = 0
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send all messages in order. Raises OSError for the first refused message; others may have an effect."""
+        """Send all messages in order. Raises OSError for the first refused message; the others may have succeeded."""
         first = self._number + 1
         self._number += len(messages)
         frames = [
@@ -89,7 +89,7 @@ def _answers(data: bytes) -> list[tuple[int, int]]:
 
 
 def veth(name: str, index: int, mac: bytes, peer: tuple[str, int, bytes, int]) -> Message:
-    """Create a pair of links. The peer (name, index, MAC, namespace descriptor) is created in its namespace."""
+    """Create a pair of links. `peer` is the other link: name, index, MAC, and a descriptor of the namespace for it."""
     peer_name, peer_index, peer_mac, namespace = peer
     inner = _info(peer_index) + _named(peer_name, peer_mac) + _attribute(_IFLA_NET_NS_FD, _u32(namespace))
     info = _attribute(_INFO_KIND, b"veth") + _attribute(_INFO_DATA, _attribute(_VETH_INFO_PEER, inner))
@@ -98,18 +98,18 @@ def veth(name: str, index: int, mac: bytes, peer: tuple[str, int, bytes, int]) -
 
 
 def _named(name: str, mac: bytes) -> bytes:
-    """Use one queue per direction: the kernel's default of one per core is expensive on large machines."""
+    """Use one queue per direction. The kernel's default, one queue per core, is expensive on large machines."""
     queues = _attribute(_IFLA_NUM_TX_QUEUES, _u32(1)) + _attribute(_IFLA_NUM_RX_QUEUES, _u32(1))
     return _attribute(_IFLA_IFNAME, name.encode() + b"\0") + _attribute(_IFLA_ADDRESS, mac) + queues
 
 
 def up(index: int) -> Message:
-    """Set a link up."""
+    """Set a link to the state "up"."""
     return Message(f"link {index} up", _LINK, 0, _info(index, _UP))
 
 
 def forwarding(index: int, *, on: bool = True) -> Message:
-    """Allow or forbid forwarding of packets from this link to others."""
+    """Allow or forbid forwarding of packets from this link to other links."""
     return _configured(index, _FORWARDING, int(on))
 
 
@@ -138,7 +138,7 @@ def neighbour(index: int, value: bytes, mac: bytes) -> Message:
 
 
 def route(target: Range, index: int, via: bytes | None = None) -> Message:
-    """Route a network over a link, optionally by a gateway."""
+    """Route a network over a link, directly or through the gateway `via`."""
     link = _attribute(_RTA_OIF, _u32(index))
     if via is None:
         return _routed(target, _UNICAST, _SCOPE_LINK, link)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network of all pods of a machine: a network namespace that has the other end of every pod's link.
 
-A supervisor creates this namespace, or gets one that several supervisors share; `outside` connects it to the outside.
-Pods are routed, not bridged: a bridge has at most 1,023 links, and with ARP forty pods that all talk to each other
-overflow the kernel's neighbour table. The kernel removes all links and routes with the namespace.
+A supervisor creates this namespace, or gets a namespace that several supervisors share; `outside` connects it to the
+outside network. Pods are routed, not bridged: a bridge has at most 1,023 links, and with ARP, forty pods that all
+talk to each other would overflow the kernel's neighbour table. When the kernel removes the namespace, it also removes
+all links and routes.
 """
 
 import errno
@@ -14,7 +15,7 @@ from trainwright.node.supervisor import kernel, netlink
 
 LOOPBACK, ETH0, UPLINK = 1, 2, 2
 GATEWAY_MAC = bytes.fromhex("027477000001")
-# Offsets of addresses that no pod gets: some programs take .0 and .255 for network and broadcast addresses.
+# Offsets of addresses that no pod gets. Pods never get .0 and .255, which some programs treat as special addresses.
 _GATEWAY, _HOST, SPARE = 1, 255, 256
 _MAX_GENERATION = 0x3FFF
 _MAX_TRIES = 16
@@ -30,7 +31,7 @@ class Network:
         self.range = socket.inet_aton(base), int(prefix)
         self.gateway, self.host = self.at(_GATEWAY), self.at(_HOST)
         self.connected = False  # whether the namespace has a link to the outside network
-        self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely try the same number
+        self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely begin with the same number
         self.net, self.links = kernel.in_thread(lambda: self._create() if net is None else self._join(net))
 
     def _create(self) -> tuple[int, netlink.Netlink]:
@@ -49,7 +50,7 @@ class Network:
         return (int.from_bytes(self.range[0], "big") + offset).to_bytes(4, "big")
 
     def attach(self, net: int, address: str) -> None:
-        """Give the namespace `net`, in which the calling thread is, its address and its routes."""
+        """Give the address and routes to the namespace `net`. The calling thread must be in this namespace."""
         value = socket.inet_aton(address)
         mac = b"\x02\x74" + value
         # Without a connection to the outside, the pod itself must know that it has no route: the kernel limits the rate
@@ -67,7 +68,7 @@ class Network:
         )
 
     def _add_link(self, net: int, value: bytes, mac: bytes) -> None:
-        """Create the pod's link. The index has a generation: the kernel may still be removing an earlier pod's link."""
+        """Create the pod's link. Its index contains a new number: the kernel may still be removing an earlier link."""
         for left in reversed(range(_MAX_TRIES)):
             self._generation = self._generation % _MAX_GENERATION + 1
             index = self._generation << 16 | int.from_bytes(value[2:], "big")

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection of the pods' network with the outside network, or a notice why there is no connection.
 
-Root: a link to the host, by which the host also reaches the pods, and masquerade rules. The host must forward packets:
-the supervisor enables forwarding on routed links that have it disabled, and records their names in /run. The last
-supervisor disables forwarding again when it ends; after a kill -9, `tidy` or the next supervisor does. The kernel
-removes the link with the pods' network.
+For root, the connection is a link to the host, through which the host also reaches the pods, and masquerade rules. The
+host must forward packets, so the supervisor enables forwarding on those routed links that do not forward yet, and
+records the names of these links in /run. The last supervisor disables forwarding again when it ends. If that
+supervisor was killed, `tidy` or the next supervisor does it. The link disappears when the kernel removes the pods'
+network.
 
-Other users: slirp4netns or pasta. That helper must not be in our user namespace, so it starts before we enter the
-namespace, and we tell it later which network it serves. A shell ends the helper when its stdin ends, that is, when the
-supervisor ends.
+For other users, a helper process (slirp4netns or pasta) makes the connection. The helper must not be in our user
+namespace, so it starts before we enter that namespace, and we tell the helper later which network it serves. A shell
+ends the helper when the shell's stdin ends, that is, when the supervisor ends.
 
 `python -m trainwright.node.supervisor.outside SUBNET` is a process that holds the network which several supervisors of
-one engine share. It prints one line of JSON, the paths of its network namespace and of its user namespace (null for
-root), and ends when its stdin ends. The engine opens both and passes the descriptors to the supervisors as `holder`.
+one engine share. It prints one line of JSON: the paths of its network namespace and of its user namespace (null for
+root). It ends when its stdin ends. The engine opens these paths and gives the descriptors to the supervisors as
+`holder`.
 """
 
 import contextlib
@@ -50,7 +52,7 @@ _RESOLVER, _REAL_RESOLVER = "/etc/resolv.conf", "/run/systemd/resolve/resolv.con
 
 
 class UsermodeNetwork:
-    """A helper process that waits until `connect` names its network. Raises OSError if no helper can be started."""
+    """A helper process that serves the network passed to `connect`. Raises OSError if no helper can be started."""
 
     def __init__(self) -> None:
         names = [name for name in _COMMANDS if installed(name) and (name != "pasta" or installed("nft"))]
@@ -104,7 +106,7 @@ def _configure(network: Network, *, masquerade: bool) -> None:
 
 
 class OutsideConnection:
-    """The connection of one network. Create it before the process enters a user namespace, and connect it after."""
+    """The connection of one network. Create it before the process enters a user namespace, and call `connect` after."""
 
     def __init__(self, *, root: bool, wanted: bool) -> None:
         self.notices: list[str] = []
@@ -143,7 +145,7 @@ class OutsideConnection:
         network.links.send([netlink.route((bytes(4), 0), UPLINK, network.host)])
 
     def close(self) -> None:
-        """Restore the settings of the host."""
+        """End the helper, and restore the settings of the host."""
         if self._usermode is not None:
             self._usermode.close()
         if self._masquerade is not None:
@@ -180,7 +182,7 @@ def _link_host(network: Network) -> None:
 
 
 def tidy() -> None:
-    """Remove rules and settings that killed supervisors have left on this machine, unless others need them."""
+    """Remove rules and settings that killed supervisors have left here, unless other supervisors need them."""
     if kernel.is_privileged() and os.path.exists(_record_path()) and remove_stale_rules():
         _disable_forwarding()
 
@@ -197,7 +199,7 @@ def _enable_forwarding(names: list[str]) -> None:
 
 
 def _disable_forwarding() -> None:
-    """Disable forwarding on all recorded links, also links that other supervisors recorded."""
+    """Disable forwarding on all recorded links, including links that other supervisors recorded."""
     try:
         with open(_record_path(), encoding="utf-8") as file:
             names = file.read().split()
@@ -226,7 +228,7 @@ def _forwards(name: str) -> bool:
 
 
 def resolver() -> str | None:
-    """A resolv.conf for pods, if the host's file names only servers on its loopback, which pods cannot reach."""
+    """Another resolv.conf, if the host's file has only servers on the host's loopback: pods cannot reach them."""
     try:
         with open(_RESOLVER, encoding="utf-8", errors="replace") as file:
             words = [line.split() for line in file]

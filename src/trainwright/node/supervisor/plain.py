@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `process` runtime: a container is a plain process in its own session. This works on every system.
 
-The supervisor adopts orphans. They become its children, and `MARKER` in their environment names their container. When
+Orphans become children of the supervisor. `MARKER` in the environment of an orphan is the name of its container. When
 an orphan ends, the runtime looks again for orphans, so it also finds a process that forks to escape.
 """
 
@@ -30,11 +30,11 @@ class ProcessRuntime:
         self._stopped = False
         self._running: dict[str, tuple[Process, dict[str, str], str | None]] = {}
         self._mains: dict[int, str] = {}
-        #: Sessions of ended containers in which a process is left.
+        #: Sessions of ended containers in which a process still runs.
         self._ended_sessions: dict[int, str] = {}
 
     def open(self, pod: OpenPod) -> None:  # noqa: ARG002 - containers of a pod share nothing here
-        """Adopt orphans from the first pod on; adopting them from the start would delay `ready`."""
+        """Begin to adopt orphans at the first pod. Doing that at the start of the supervisor would delay `ready`."""
         if not self._opened:
             self._opened, self._adopts = True, tree.adopt()
 
@@ -63,13 +63,13 @@ class ProcessRuntime:
         return launch(request["argv"], env, request.get("cwd") or cwd, fds)
 
     def kill(self, container: str) -> None:
-        """SIGKILL the main process, its descendants and its daemons."""
+        """SIGKILL the main process, its descendants, and the orphans of the container."""
         if container in self._running:
             tree.kill(self._running[container][0])
             self._sweep(container)
 
     def ended(self, container: str) -> None:
-        """Kill the processes that the main process left."""
+        """Kill the processes that still run after the main process has ended."""
         if container not in self._running:
             return
         process, *_ = self._running.pop(container)
@@ -86,21 +86,21 @@ class ProcessRuntime:
         """Do nothing: the containers of a pod share nothing."""
 
     def stop(self) -> None:
-        """Kill all remaining children, also children without `MARKER`."""
+        """Kill all remaining children, including children without `MARKER`."""
         self._stopped = True
         for container in [*self._running]:
             self.kill(container)
         self._sweep()
 
     def _sweep(self, container: str | None = None, zombie: int = 0) -> None:
-        """Kill the orphans of this container and of all containers that have ended. `zombie` is not reaped yet."""
+        """Kill the orphans of this container and of all containers that have ended, except the process `zombie`."""
         if not self._adopts:
             if container is not None:
                 tree.kill_marked({container})
             return
         sessions = {pid: _session(pid) for pid in set(tree.adopted()).difference(self._mains, (zombie,))}
         for pid, session in sessions.items():
-            # Some programs overwrite their environment with their title; then the session tells the container.
+            # Some programs overwrite their environment with their title; then the session shows the container.
             owner = tree.container(pid) or self._mains.get(session) or self._ended_sessions.get(session)
             if self._stopped or (owner is not None and (owner == container or owner not in self._running)):
                 tree.kill_child(pid)

@@ -6,7 +6,7 @@
     (nothing)                                       →   {"event": "ended", "container": "…", "code": 0, …}
 
 The agent encodes and checks these types with msgspec; the supervisor reads the same objects with the standard library
-only. A new optional field does not change SUPERVISOR_PROTOCOL (in `jsonlines`); any other change raises that number.
+only. A new optional field does not change SUPERVISOR_PROTOCOL (in `jsonlines`); any other change increases that number.
 The supervisor imports this module only for type checking, because creating these classes takes 1.5 ms.
 """
 
@@ -39,7 +39,7 @@ class Config(Hello):
     rotate: NotRequired[list[int]]
     #: Whether each line of a log begins with its time.
     stamps: NotRequired[bool]
-    #: Seconds between checks whether a supervisor without an agent can end: when no container runs.
+    #: Seconds between checks of a supervisor without an agent; it ends if no container runs.
     linger: NotRequired[float]
     #: Inherited descriptors: the connection to the agent, and the socket for leases.
     fd: NotRequired[int]
@@ -133,7 +133,7 @@ class Exec(ContainerRequest):
     cwd: NotRequired[str | None]
     #: Seconds until the command is killed.
     timeout: NotRequired[float | None]
-    #: Only from `trainwright exec`: the descriptors sent with the request are a terminal.
+    #: Whether the descriptors that come with the request are a terminal; only `trainwright exec` sends descriptors.
     tty: NotRequired[bool]
 
 
@@ -219,7 +219,7 @@ class Ready(Hello):
 
 
 class TextEvent(TypedDict):
-    """A sentence for the user. `failed` is the first and only event of a supervisor that cannot start."""
+    """A sentence for the user. A supervisor that cannot start sends one event, `failed`, and no other."""
 
     event: Literal["failed", "notice"]
     text: str
@@ -238,19 +238,19 @@ Event = Ready | TextEvent | Ended
 
 
 class TerminalExec(Exec, Hello):
-    """The first line of `trainwright exec`, sent with its stdin, stdout and stderr."""
+    """The first line from `trainwright exec`, sent with its stdin, stdout and stderr."""
 
     do: Literal["exec"]
 
 
 class Attach(Hello):
-    """The first line of an agent that takes over a supervisor."""
+    """The first line from an agent that takes over a supervisor."""
 
     role: Literal["control"]
 
 
 class TerminalSignal(TypedDict):
-    """Every later line of `trainwright exec`."""
+    """Every later line from `trainwright exec`: a signal for the command."""
 
     signal: int
 
@@ -262,7 +262,7 @@ class TerminalEnd(TypedDict):
 
 
 class LeaseMessage(TypedDict):
-    """A line of the engine on the socket for leases. The descriptor of the lock comes with `hold`."""
+    """A line from the engine on the socket for leases. A line with `hold` comes with the descriptor of the lock."""
 
     do: Literal["hold", "drop"]
     device: str

@@ -2,10 +2,10 @@
 """Memory and CPU limits: a cgroup (version 1 or 2) for each container that has limits.
 
 If no cgroup can enforce a memory limit, `MemoryWatch` measures the container once a second. A cgroup is better, because
-the kernel refuses memory before it is used; a measured container may exceed its limit until the next measurement. The
-measurement counts memory that a cgroup could not reclaim either: anonymous and shared memory, swapped out or not, but
-no pages of files. Of a shared page, each process counts a part. So a container that the measurement kills would
-also be killed in a cgroup.
+the kernel refuses memory before it is used; a measured container can exceed its limit until the next measurement. The
+measurement counts only memory that a cgroup cannot reclaim: anonymous and shared memory, including swapped-out memory,
+but no pages of files. Each process counts its part of a shared page. So a container that is killed after a measurement
+would also be killed in a cgroup.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _MIN_CPU_QUOTA = 1_000  # microseconds of CPU time in a period; the kernel refus
 CONTROLLERS = ("memory", "cpu")
 _PREFIX = "trainwright-"
 _OOM_FILES = ("memory.events", "memory.oom_control")
-# A kernel without swap accounting lacks some of these files.
+# Some of these files do not exist if the kernel has no swap accounting.
 _OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 
 #: A line of mountinfo: root, mount point, type, options of the file system.
 CgroupMount = tuple[str, str, str, list[str]]
 
 INTERVAL = 1.0  # seconds between two measurements
-#: The pause after a measurement is at least this many times its duration: measuring uses at most 5 % of a CPU.
+#: The pause after a measurement is at least this many times its duration, so measuring uses at most 5 % of a CPU.
 _PAUSE_FACTOR = 20
-# The file and its fields. Cheap to read, but a shared page counts for each process, for example after a fork.
+# First, fast measurement: a file in /proc/PID and the fields to add. It counts a shared page fully for each process.
 _STATUS = "status", (b"RssAnon", b"RssShmem", b"VmSwap")
-# The kernel walks all page tables of the process, so this file is read only if the cheap sum exceeds the limit.
+# Second, slow measurement, only if the first exceeds the limit: the kernel walks all page tables of the process.
 _ROLLUP = "smaps_rollup", (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")
 
 
 class ContainerCgroup:
-    """The cgroup of one container: in version 1 a folder per controller, in version 2 one folder; none if unlimited."""
+    """A container's cgroup: one folder per controller (version 1) or one folder (version 2); none without limits."""
 
     def __init__(self, folders: list[str]) -> None:
         self.folders = folders
@@ -70,7 +70,7 @@ class ContainerCgroup:
 
 
 class Cgroups:
-    """The cgroups of this supervisor. The constructor finds the parent folder; the first group creates our folder."""
+    """The cgroups of this supervisor. The first call of `group`, not the constructor, creates our folder."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self.version = "none"
@@ -85,7 +85,7 @@ class Cgroups:
             self._find_parents(_mounts(_read(f"{proc}/self/mountinfo")), _own_paths(_read(f"{proc}/self/cgroup")))
 
     def group(self, limits: Limits) -> ContainerCgroup:
-        """Create a cgroup with the limits that `refusals` does not name. Raises OSError."""
+        """Create a cgroup with all limits except the limits in `refusals`. Raises OSError."""
         if not self._ready:
             self._prepare()
         self._count += 1
@@ -116,7 +116,7 @@ class Cgroups:
         return bool(self._leftover)
 
     def close(self) -> None:
-        """Remove our own folder too."""
+        """Remove the remaining cgroups and our own folder."""
         self.remove_leftovers()
         for name in self._parents:
             _remove(self._base(name))
@@ -193,14 +193,14 @@ def _own_paths(text: str) -> dict[str, str]:
 
 
 def _inside(root: str, point: str, own: str) -> str:
-    """The folder of a cgroup. In a container, the mount may show only a part of the tree."""
+    """The folder of our cgroup in the mount `point`. In a container, the mount may show only the tree below `root`."""
     below = own.removeprefix(root) if root != "/" and own.startswith(root) else own
     folder = f"{point}/{below.strip('/')}".rstrip("/")
     return folder if os.path.isdir(folder) else point
 
 
 def _delegating_folder(point: str, own: str, controller: str) -> str | None:
-    """The nearest folder above that passes the controller on; in version 2 a cgroup with processes cannot do that."""
+    """The nearest cgroup upwards whose children can use the controller: usually not ours, since ours has processes."""
     folder = own
     while folder.startswith(point):
         shared = controller in _read(f"{folder}/cgroup.subtree_control").split()
@@ -284,7 +284,7 @@ def measurable() -> bool:
 
 
 def _memory_bytes(pids: list[int], source: tuple[str, tuple[bytes, ...]]) -> int:
-    """The memory of all processes, in bytes. A process that has ended, or that may not be read, counts as 0."""
+    """The memory of all processes, in bytes. A process that has ended, or that we cannot read, counts as 0."""
     name, fields = source
     lines = [line.split() for pid in pids for line in tree.read(f"/proc/{pid}/{name}").splitlines()]
     return sum(int(words[1]) << 10 for words in lines if len(words) > 1 and words[0].rstrip(b":") in fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sandbox runtime: a pod has its own network address, host name and IPC, a container its own PIDs and mounts.
+"""The sandbox runtime: a pod has its own network address, host name and IPC; a container has its own PIDs and mounts.
 
 Descriptors keep the namespaces of a pod alive; a container's init keeps the container's namespaces alive. Namespaces
 have no names on the host, so the kernel removes them even if the supervisor is killed.
@@ -38,9 +38,9 @@ class SandboxPod(NamedTuple):
     """What the containers of a pod share."""
 
     request: OpenPod
-    resolver: str | None  # the path of the pods' resolv.conf, if it is not the machine's
+    resolver: str | None  # the path of the pods' own resolv.conf; None: they use the machine's file
     namespaces: dict[str, int]  # the descriptors of the namespaces, by name
-    memory: set[str]  # the memory volumes that are mounted
+    memory: set[str]  # the paths of the memory volumes that are mounted
 
 
 class SandboxContainer(NamedTuple):
@@ -102,7 +102,7 @@ class SandboxRuntime:
         return errno
 
     def open(self, pod: OpenPod) -> None:
-        """Create the namespaces that the containers of a pod share. An open pod is no error."""
+        """Create the namespaces that the containers of a pod share. Does nothing if the pod is already open."""
         if pod["pod"] in self._pods:
             return
         try:
@@ -249,7 +249,7 @@ def _check(plan: list[mounts.ContainerMount]) -> None:
 
 
 def _explained(refused: StartRefused, pod: SandboxPod, env: dict[str, str], cwd: str) -> StartRefused:
-    """Add an explanation if a path that a refusal names exists on the host and the pod's private /tmp hides it."""
+    """Add an explanation if a path in a refusal exists on the host, but the pod's private /tmp hides the path."""
     named = str(refused).split('"')[1::2]
     paths = [os.path.join(cwd, name) for name in named if "/" in name]
     if refused.code == NOT_FOUND and not paths:  # the paths in PATH at which the program could be
@@ -264,7 +264,7 @@ def _explained(refused: StartRefused, pod: SandboxPod, env: dict[str, str], cwd:
 
 
 def _overlay(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOverlay:
-    """Allow mount points in a visible working directory, and in a folder for a new root."""
+    """Allow new mount points in the working directory if it stays visible; a new root is in the pod's folder."""
     tmp, keep = pod.request.get("tmp"), pod.request.get("keep") or ()
     root = os.path.join(os.path.dirname(tmp), f"root-{name.replace('/', '_')}") if tmp else None
     return MountOverlay(root, container.cwd if container.cwd in keep else None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`supervisor.sock`: clients run commands in a container with their own terminal, and a restarted agent reconnects.
+"""`supervisor.sock`: clients use this socket to run commands in containers, and a restarted agent to reconnect.
 
-The first line of a connection says whether it is a command's or an agent's. Clients call `connect`.
+The first line on a connection says whether the other side is a client or an agent. Clients call `connect`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def connect(folder: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _socket_path(folder: str) -> Iterator[str]:
-    """The path of the socket. A long folder is opened, and replaced by the short path of its descriptor in /proc."""
+    """The path of the socket. If the folder's path is too long: a path in /proc through a descriptor of the folder."""
     if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES or not os.path.isdir("/proc/self/fd"):
         yield f"{folder}/{NAME}"
         return
@@ -55,7 +55,7 @@ def _socket_path(folder: str) -> Iterator[str]:
 
 
 class ExecListener:
-    """Listens on the socket in a folder. Only the owner may connect."""
+    """Listens on the socket in a folder. Only the owner of the socket can connect."""
 
     def __init__(self, loop: Loop, folder: str, execs: ExecTable, attach: AttachAgent) -> None:
         self._loop, self._folder, self._execs, self._attach = loop, folder, execs, attach

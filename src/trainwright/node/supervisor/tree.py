@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes: which child has ended, which processes descend from which, which container a process belongs to.
+"""Processes: which child has ended, which descendants a process has, which container a process belongs to.
 
 Between `ended_child` and `reap_child` a process is a zombie: the kernel does not reuse its pid and its group.
 Without /proc only process groups are known, not descendants.
@@ -32,7 +32,7 @@ class ProcessEnd(NamedTuple):
 
 
 def ended_child() -> ProcessEnd | None:
-    """An ended child that is not reaped; None while all children run. Raises ChildProcessError without children."""
+    """An ended child that is not reaped; None while all children run. Raises ChildProcessError if there are none."""
     if not _WAITID:
         return _reap_any()
     info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -50,7 +50,7 @@ def reap_child(pid: int) -> None:
 
 
 def _reap_any() -> ProcessEnd | None:
-    """On a system without `waitid`, only reaping tells how a child ended."""
+    """Reap an ended child, for systems without `waitid`: there, only reaping tells how a child ended."""
     pid, status = os.waitpid(-1, os.WNOHANG)
     if pid == 0:
         return None
@@ -65,9 +65,9 @@ def adopt() -> bool:
 
 
 def wake_without_parent() -> None:
-    """Let the kernel continue this process when its parent ends: a stopped process could not notice that end (Linux).
+    """Let the kernel send SIGCONT to this process when its parent ends: if stopped, it could not notice that (Linux).
 
-    SIGKILL would be wrong: the containers would run on without a process that ends them.
+    SIGKILL would be wrong: the containers would continue to run, and no process would end them.
     """
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -83,7 +83,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def adopted() -> list[int]:
-    """Our own children and adopted orphans: all are children of the main thread."""
+    """Our own children and the adopted orphans. The kernel lists both as children of our main thread."""
     return _numbers(f"/proc/self/task/{os.getpid()}/children")
 
 
@@ -118,14 +118,14 @@ def kill(process: Process) -> None:
 
 
 def kill_below(process: Process) -> list[int]:
-    """SIGKILL all descendants of a process, which need not be our child; return which had not ended before."""
+    """SIGKILL all descendants of a process, which need not be our child. Returns the descendants that still ran."""
     living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
     below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
-    if process.ended():  # another process may have reused the pid when we looked
+    if process.ended():  # then these may be descendants of another process, which has reused the pid
         living = []
     for one in below:
         if living:
-            with contextlib.suppress(PermissionError):  # the process has changed its user; the result still names it
+            with contextlib.suppress(PermissionError):  # another user's process: not killed, but returned
                 one.send(signal.SIGKILL)
         one.close()
     return [child for _, child in living]
@@ -144,7 +144,7 @@ def kill_child(pid: int) -> None:
 
 
 def kill_marked(containers: Container[str]) -> list[int]:
-    """SIGKILL every process of this machine that belongs to one of these containers; return their pids."""
+    """SIGKILL every process of this machine that belongs to one of these containers. Returns the killed pids."""
     killed = []
     for pid in _all_pids():
         if pid == os.getpid() or container(pid) not in containers:
@@ -243,7 +243,7 @@ def _numbers(path: str) -> list[int]:
 
 
 def read(path: str) -> bytes:
-    """The content of a file in /proc; empty if it does not exist or may not be read."""
+    """The content of a file in /proc; empty if it does not exist or cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
