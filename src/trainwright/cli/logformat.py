@@ -17,7 +17,7 @@ import msgspec
 
 from trainwright.runtime.telemetry import LogMessage, quoted
 
-#: The filter writes the first warnings with the same text (this many), and then only one warning per period.
+#: Records with the same text: the filter writes the first `_BURST`, then at most one per `_PERIOD_SECONDS`.
 _BURST, _PERIOD_SECONDS = 10, 10.0
 _JSON = msgspec.json.Encoder()
 #: Types of values that are written to JSON without conversion to text.

@@ -167,7 +167,7 @@ def _in_a_field(kind: inspect.StructType, value: str) -> str:
 
 
 def _union(kind: inspect.UnionType, value: Any, path: str, found: DecodeProblems) -> Any:
-    """Walk the member that has the value's shape. If only one member is not `null`, always walk it."""
+    """Walk the value by the first type of the union that fits it, or by the only type that is not `null`."""
     members = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
     fitting = members if len(members) == 1 else [one for one in members if has_shape(one, value)]
     if fitting:

@@ -126,7 +126,7 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 
 def format_counts(by_index: Mapping[int, int]) -> str:
-    """Return the shortest text for counts by index, without zeros."""
+    """Format counts by index as `0-3:1,7:2`, as short as possible. Indexes with count 0 are left out."""
     return _format({index: count for index, count in by_index.items() if count}, counted=True)
 
 

@@ -148,7 +148,7 @@ _BY_LOWER = {name.lower(): name for name in TYPES} | {"eval": "Evaluator"}
 
 
 def canonical(key: str) -> str | None:
-    """The replica type of a key in any case (and `Eval` for `Evaluator`); None for an unknown key."""
+    """The replica type for a key; upper and lower case are equal, `Eval` means `Evaluator`. None: unknown key."""
     return _BY_LOWER.get(key.lower())
 
 

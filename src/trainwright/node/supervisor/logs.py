@@ -56,7 +56,7 @@ class ContainerLog:
             self._file = -1
 
     def _stamped(self, data: bytes) -> bytes:
-        """The data with the time before each line that begins in the data."""
+        """Insert the time before each line of the data, but not before the rest of a line from an earlier call."""
         seconds, rest = divmod(time.time_ns(), 1_000_000_000)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09}Z "
         ended = data.endswith(b"\n")
