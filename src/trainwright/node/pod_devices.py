@@ -84,7 +84,7 @@ class NodeDevices:
         return None if found is None else found[uid]
 
     def leases(self, pod: Body, held: Granted) -> list[str]:
-        """The names of the leases of a pod's devices, as the supervisor knows them."""
+        """The names of a pod's leased devices, as in messages to the supervisor."""
         leased = self._pool.resources if self._pool is not None else _scheduled_devices(pod)
         return [lease_name(resource, one) for resource, ids in held.items() if resource in leased for one in ids]
 

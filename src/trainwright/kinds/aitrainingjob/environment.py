@@ -89,7 +89,7 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
 
 
 def _peers(job: Key, sizes: Sizes, replica: Replica, site: Site) -> Pairs:
-    """The lists of peers if names do not resolve. Then each replica has other ports, and only HOSTS lists all of them.
+    """The lists of peers if names do not resolve. Then the ports differ between replicas: only HOSTS has every port.
 
     PORTS has the ports of one replica: for the pod's own type, of the pod itself; for another type, of replica 0.
     """

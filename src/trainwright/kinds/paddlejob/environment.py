@@ -149,7 +149,7 @@ def _own_variables(job: Job, spec: PaddleJobSpec, replica: Replica, site: Site) 
 
 
 def _peer_variables(job: Job, role: Role) -> list[Body]:
-    """A variable from the ConfigMap of this attempt, for which the pod waits, and the endpoints of the other stage."""
+    """The variable that makes a pod wait for its gate and, with stages, the variables about the other stage."""
     found = [_from_config_map(job, WORLD, _world_key(job))]
     has_stages = any(one.name == HETER and one.replicas for one in job.roles)
     if has_stages and role.name == WORKER:
