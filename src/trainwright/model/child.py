@@ -28,8 +28,8 @@ class Waiting(Wire, frozen=True, gc=False):
 
     reason: str = ""
     message: str = ""
-    #: Names of ConfigMaps that do not exist or have no such key. Only the message contains these names, so they are
-    #: read from the message once, when the status is decoded.
+    #: Names of ConfigMaps that the container needs, but that do not exist or miss a key. Only the message contains
+    #: these names, so they are read from the message once, when the status is decoded.
     missing: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class Taint(Wire, frozen=True, gc=False):
 
 
 class NodeSpec(Wire, frozen=True, gc=False):
-    """What keeps pods off a node."""
+    """The fields of a node that can prevent the scheduling of pods on it."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] | None = None
@@ -180,7 +180,7 @@ class Node(Wire, frozen=True, gc=True, dict=True):
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition is True. Kubelets write that condition last."""
+        """Whether the Ready condition is True. We check the last condition first: kubelets write Ready last."""
         conditions = self.status.conditions
         if conditions:
             last = conditions[-1]

@@ -51,7 +51,7 @@ class JobStep(Struct, frozen=True, gc=False):
 
 
 class JobEnded(Struct, frozen=True, gc=False):
-    """The job has ended. `ending` is the requested end, if that request decided the outcome."""
+    """The job has ended. `ending` is a requested end. It decided the outcome only if the reason is EXTERNAL."""
 
     outcome: Outcome
     ending: RequestedEnd | None = None
@@ -74,7 +74,7 @@ class JobEnded(Struct, frozen=True, gc=False):
 
 
 class Restarting(Struct, frozen=True, gc=False):
-    """Pods are replaced after this failure. None: the pods had completed, and the policy restarts after success."""
+    """Pods are replaced after `failure`. If it is None, pods had succeeded, and the policy restarts after success."""
 
     failure: Failure | None = None
     event_reason: ClassVar = EventReason.RESTARTING
@@ -130,7 +130,7 @@ class ChildEvent(Struct, frozen=True, gc=False):
 
 
 class PodExited(Struct, frozen=True, gc=False):
-    """The main container of a pod ended with this code."""
+    """A pod has exited. `code` is 0, or the exit code of the container that failed."""
 
     pod: str
     code: int | UnsetType
@@ -142,7 +142,7 @@ class PodExited(Struct, frozen=True, gc=False):
 
 
 class PodWaiting(Struct, frozen=True, gc=False):
-    """A pod does not start. The message is from a kubelet if `container` is set, otherwise from a scheduler."""
+    """A pod does not start. The message is from the status of `container`; if that is empty, from a pod condition."""
 
     pod: str
     reason: str

@@ -108,7 +108,7 @@ class Role(Struct, frozen=True, dict=True):
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False
-    #: Containers whose end decides the replica's result while others still run; empty: the pod's phase decides.
+    #: Containers whose end decides the result, even if other containers still run; empty: the pod's phase decides.
     main_containers: frozenset[str] = frozenset()
     #: Seconds after which a container that cannot be created fails its replica; None: `Site.patience` applies.
     patience: float | None = None
@@ -290,7 +290,7 @@ class Dialect(Protocol):
         ...
 
     def endpoints(self, job: "Job") -> Mapping[str, tuple[int, ...]]:
-        """Return the ports by role, for all roles whose addresses pods contain (`Site.host`, `Site.port`)."""
+        """Return the ports of each role whose addresses are written into pods (with `Site.host` and `Site.port`)."""
         ...
 
 

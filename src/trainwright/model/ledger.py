@@ -75,7 +75,7 @@ class SizeCap(Wire, frozen=True, gc=False):
     #: Largest size for now; -1: the wanted size.
     most: int = -1
     why: Text = ""
-    #: Whether the role grew at that time; otherwise it shrank.
+    #: Whether the role grew when this size was chosen; otherwise it shrank.
     grew: bool = False
     #: How many times in a row a search for nodes failed, or a larger size did not last.
     tries: int = 0
@@ -113,7 +113,8 @@ class RoleLedger(Wire, frozen=True, gc=False):
     pending: Annotated[tuple[PendingRestart, ...], Limits(max_length=64)] = ()
     #: Restarts by cause that `restarts` counts but we do not show: no new pod exists yet, or another role shows them.
     hidden: dict[str, int] = field(default_factory=dict)
-    #: Restarts by kubelets in replaced pods, if `restarts` does not count them. After the job's end: in all pods.
+    #: Restarts by kubelets in replaced pods, if `restarts` does not count them. After the job's end, the number
+    #: also includes restarts in the pods that existed at the end.
     inside: int = 0
 
     def made(self, free: frozenset[CauseKind] = frozenset()) -> int:
@@ -162,7 +163,7 @@ class Avoided(Wire, frozen=True, gc=False):
     since: datetime
     why: CauseKind
     failed: bool = False
-    #: The node is healthy again. It leaves the list at this time if it stays healthy.
+    #: Set when the node is healthy again: it leaves the list at this time if it stays healthy.
     until: datetime | None = None
 
 

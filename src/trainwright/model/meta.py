@@ -21,7 +21,7 @@ CONTAINER_SCHEME = "trainwright://"
 DEVICES = f"{PREFIX}/devices"
 #: Annotation on children of the whole job: a hash of the body with which the child was last written.
 DIGEST = f"{PREFIX}/digest"
-#: Annotation on a gate: the attempt of the whole job that it belongs to.
+#: Annotation on a gate: the hash of the job's attempt (`Job.world`) to which the gate belongs.
 WORLD = f"{PREFIX}/world"
 #: Annotation on a gate: a hash of each pod's address, in the order of roles and indexes.
 ADDRESS_HASHES = f"{PREFIX}/places"
@@ -32,7 +32,7 @@ ADOPT = f"{PREFIX}/adopt"
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Base of all structs that are decoded from or sent to an API server.
 
-    Python's garbage collector does not track them: decoded objects hold no cycles, and a check of 40,000 takes long.
+    Python's garbage collector does not track these structs: they hold no cycles, and checking 40,000 of them is slow.
     """
 
 

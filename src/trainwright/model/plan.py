@@ -125,9 +125,9 @@ class Write(StrEnum):
     """Whether the ledger must be stored: at once, with the next write (or after a while), or not at all.
 
     The kind's own status is rendered after each pass and may change although the ledger does not (an image cannot be
-    pulled, a pod was cleaned up). An engine compares this status with the stored status: it writes a new phase or
-    condition at once, and counts with the next write or after a while. Until an engine has written a delayed ledger, it
-    gives `reconcile` its own latest ledger.
+    pulled, a pod was cleaned up). An engine compares this status with the stored status. The engine writes a new
+    phase or condition at once; it writes new numbers (such as running replicas) with the next write or after a while.
+    Until an engine has written a delayed ledger, it gives that ledger to `reconcile`, not the stored ledger.
     """
 
     NOW = "Now"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules: when a job has succeeded or failed. The policies of every kind compile to them.
+"""Rules: when a job has succeeded or failed. Every kind translates its policies into rules.
 
 `core.verdict` evaluates rules. A rule over no replicas never decides anything.
 """

@@ -86,7 +86,7 @@ class Site(Struct, frozen=True):
     gangs: frozenset[str] = frozenset()
     #: Seconds that a node may be not ready before its pods count as lost.
     node_grace: float = 60.0
-    #: A pod on a lost node is deleted by force this many seconds after its deletion deadline.
+    #: Seconds after the deletionTimestamp of a pod on a lost node until we delete the pod by force.
     linger: float = 30.0
     #: GPUs and their failures.
     devices: DeviceRules = DeviceRules()
@@ -103,7 +103,7 @@ class Site(Struct, frozen=True):
     #: First and last of the node ports that may be assigned to replicas.
     host_ports: tuple[int, int] = (35000, 65000)
     #: Replicas can be reached by name. If not (process runtime), they share the ports of one machine, and the
-    #: controller reserves a host and ports for each replica before it calls `reconcile`.
+    #: engine reserves a host and ports for each replica before it calls `reconcile`.
     names_resolve: bool = True
     #: Reserved hosts, by job and replica name.
     hosts: Mapping[tuple[Key, str], str] = MappingProxyType({})

@@ -145,7 +145,7 @@ def _format(by_index: Mapping[int, int], *, counted: bool) -> str:
 
 @lru_cache(maxsize=128)
 def parse_row(text: str) -> Mapping[int, int]:
-    """Parse `1x4,0x3,2` into counts by index from 0, without zeros."""
+    """Parse `1x4,0x3,2` into counts by index. The first count is of index 0. Indexes with count 0 are left out."""
     found: dict[int, int] = {}
     place = 0
     for part in text.split(","):
