@@ -7,7 +7,8 @@ attempt than its replica is stale, whatever its phase.
 A restart is counted in `RoleLedger.restarts`, and charged to its budget, as soon as it is decided. The ledger is stored
 before any pod is deleted, so no count is lost if our process is killed. The status and the command line show a restart
 only when the new pod exists; for a restart of a whole role or job, when the first new pod exists. Until then
-`RoleLedger.hidden` counts the restart too. If the job ends or is suspended before that, the restart stays hidden.
+`RoleLedger.hidden` counts the restart too. If the job ends or is suspended before the new pod exists, the
+restart stays hidden.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,13 +67,13 @@ def retry_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
 
 
 def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
-    """Store these attempts of existing pods. The ledger has lower attempts only after a stored status was lost."""
+    """Store these attempts, found on pods. They are higher than in the ledger, because a stored status was lost."""
     tries = {index: found - entry.epoch for index, found in higher.items()}
     return replace(entry, retries=format_counts({**parse_counts(entry.retries), **tries}))
 
 
 def count_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
-    """Add to the number of restarts for a cause."""
+    """Add `times` to the number of restarts that the ledger counts for this cause."""
     return replace(entry, restarts=entry.restarts | {why.value: entry.restarts.get(why.value, 0) + times})
 
 
@@ -176,7 +177,7 @@ def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
 
 
 def charge_replicas(entry: RoleLedger, indexes: Iterable[int]) -> RoleLedger:
-    """Charge one restart to each of these replicas. Every replica has its own budget here."""
+    """Charge one restart to each of these replicas. Only for roles in which each replica has its own budget."""
     charged = parse_row(entry.charged)
     return replace(entry, charged=format_row({**charged, **{index: charged.get(index, 0) + 1 for index in indexes}}))
 

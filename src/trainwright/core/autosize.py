@@ -144,7 +144,7 @@ def all_up(view: Snapshot) -> bool:
 
 
 def is_size_fixed(view: Snapshot, role: Role, group: RoleState) -> bool:
-    """Return whether growth would restart a finished replica. If so, the role does not grow."""
+    """Return whether the role must not grow, because growth could restart a final replica of the role or the job."""
     restarted = view.roles if role.resize is RestartScope.JOB else (group,)
     return any(replica.final for one in restarted for replica in one.replicas)
 
@@ -157,8 +157,8 @@ def _spare_creates(view: Snapshot, role: Role) -> Iterator[Create]:
         yield render.spare(job, Replica(grown, index, 0, job.key.replica_name(role.name, index)), view.site, terms)
 
 
-#: If a role shrinks within this many cool-downs after it grew, this is one more failed try. Otherwise a role that
-#: shrinks has 0 failed tries again.
+#: If a role shrinks within this many cool-downs after it grew, `SizeCap.tries` rises by 1. At any other shrink,
+#: `SizeCap.tries` becomes 0.
 STABLE_COOLDOWNS = 10.0
 
 
@@ -271,10 +271,10 @@ def _shrunk(view: Snapshot, role: Role, least: int, entry: RoleLedger, homeless:
 
 
 def _grown(view: Snapshot, role: Role, entry: RoleLedger) -> RoleLedger:
-    """Grow by the number of live spares on healthy nodes.
+    """Grow by the number of spares that are on healthy nodes and have not ended.
 
-    The role grows only if all replicas are up, and if every missing replica has such a spare or the search has ended. A
-    search that ends without growth counts as a failed try.
+    The role grows only if all replicas of the job are up, and if every missing replica has such a spare or the search
+    for nodes has ended. A search that ends without growth counts as a failed try.
     """
     ceiling = active_cap(role, entry)
     waiting = spares_of(view, role) if ceiling is not None else []

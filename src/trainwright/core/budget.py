@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an ended replica may be restarted: by policy, exit code, and the budgets of replica, role and job.
 
-The counts are in the ledger. It is stored before any pod is deleted, so no count is lost if our process is killed.
+The ledger holds the counts. The ledger is stored before any pod is deleted, so no count is lost if our process is
+killed.
 """
 
 from collections.abc import Iterable
@@ -28,13 +29,13 @@ class EndedReplica(Struct, frozen=True, gc=False):
 
     @property
     def scope(self) -> RestartScope:
-        """What is restarted. If the pod was deleted: only the pod, unless the policy restarts after deletions."""
+        """What is restarted. If the pod was deleted: only the pod, unless `Restart.answers_removal` is true."""
         rule = self.role.restart
         return RestartScope.POD if self.cause.why is CauseKind.DELETED and not rule.answers_removal else rule.scope
 
     @property
     def counted_as(self) -> CauseKind:
-        """The kind of cause that counts the restart. If a cause has several kinds, a kind that uses no budget wins."""
+        """The kind under which the ledger counts the restart. Of several kinds, a kind that uses no budget wins."""
         return next((why for why in self.cause.kinds if why in self.role.uncounted), self.cause.why)
 
     @property
@@ -71,7 +72,7 @@ class BudgetUse:
         self.more = 0
 
     def allows(self, one: EndedReplica) -> bool:
-        """Return whether the budget allows this restart. A replica ends only once in a pass: `more` is for roles."""
+        """Return whether the budget allows this restart. `more` matters only for budgets of roles."""
         if self._limit is None:
             return True
         used = self._role + self.more if self._replicas is None else self._replicas.get(one.replica.index, 0)
@@ -81,7 +82,8 @@ class BudgetUse:
 def split_ended(ledger: Ledger, ended: list[EndedReplica]) -> tuple[list[EndedReplica], list[EndedReplica]]:
     """Split ended replicas into replicas to restart and final replicas. Low indexes use the role's budget first.
 
-    A pod whose containers cannot be created has not ended: if it must not be replaced, it is in neither list.
+    A replica whose containers cannot be created has not ended. If the budget allows no new pod for it, neither list
+    contains the replica.
     """
     retries: list[EndedReplica] = []
     finals: list[EndedReplica] = []
@@ -136,13 +138,13 @@ def within_backoff_limit(
 
 
 def is_overspent(view: Snapshot) -> bool:
-    """Return whether in-place restarts by kubelets have exceeded the job's budget."""
+    """Return whether the job's budget is exceeded, in a job whose budget also counts in-place restarts by kubelets."""
     limit = view.job.lifecycle.restarts_allowed
     return limit is not None and view.job.lifecycle.counts_in_place and restarts_used(view) > limit
 
 
 def most_restarted(view: Snapshot) -> EndedReplica | None:
-    """Return the replica with the most in-place restarts and its last end, if known."""
+    """Return the replica with the most in-place restarts, and its last in-place end; None if that is unknown."""
     pairs = zip(view.job.roles, view.roles, strict=True)
     replica = [(role, one, one.pod) for role, group in pairs for one in group.replicas if one.pod is not None]
     if not view.job.lifecycle.counts_in_place or not replica:

@@ -3,13 +3,14 @@
 
 The first match wins: 1. A pod that has ended keeps its result, even if its node is lost. Main containers that have
 succeeded decide like an ended pod, even if other containers still run. 2. A pod that is being deleted has not failed: a
-new pod follows. 3. A pod on a lost node is lost. 4. A pod has failed if its main containers have failed, even if other
-containers still run. 5. A pod that holds failed GPUs is lost, if its policy restarts it. 6. The pod's phase decides.
+new pod follows. 3. A pod on a lost node is lost. 4. A pod has failed if all its main containers have ended and one of
+them has failed, even if other containers still run. 5. A pod that holds failed GPUs is lost, if the policy of its role
+allows a restart. 6. The pod's phase decides.
 
 Some roles replace a pod whose containers cannot be created (no such image, a missing Secret), because a new pod may
 start on another node. A stuck pod is replaced after `CreationRules.duration_period`. The replacements end
-`restart_period` seconds after the replica became stuck; then it fails or waits. The ledger stores the time at which it
-became stuck.
+`restart_period` seconds after the replica became stuck; then the replica fails or waits. The ledger stores the time at
+which the replica became stuck.
 """
 
 from collections.abc import Iterable, Mapping
@@ -114,7 +115,8 @@ def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> boo
         return False
     grace: float = pod.metadata.deletion_grace_period_seconds or 0
     if not grace and pod.spec.termination_grace_period_seconds:
-        # The kubelet's own request has set a new time and a grace period of 0. Estimate the time of the first request.
+        # The kubelet's own delete request has overwritten the deletion time and set the grace period to 0. Estimate
+        # the time of the first delete request.
         grace = pod.spec.termination_grace_period_seconds + KUBELET_CLEANUP_SECONDS
     asked = deletion - timedelta(seconds=grace)
     times = [end.finished_at for end in ends if end.finished_at is not None]
@@ -253,7 +255,8 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
 def create_error_timeout(role: Role, site: Site) -> float | None:
     """Return the number of seconds after which a replica fails because a container cannot be created.
 
-    The role's own setting wins over the site's. None if the role replaces such pods: then `is_given_up` decides.
+    The role's own setting wins over the site's. None: no timeout. A role that replaces such pods has no timeout here;
+    `is_given_up` decides for it.
     """
     return None if role.recreates_pods else site.patience if role.patience is None else role.patience
 
@@ -315,7 +318,7 @@ def stuck_since(entry: RoleLedger) -> Mapping[int, Time]:
 
 
 def update_stuck(entry: RoleLedger, role: Role, replicas: Iterable[ReplicaState], now: Time) -> RoleLedger:
-    """Add replicas that are stuck; remove replicas that run or have ended."""
+    """Add replicas that are stuck; remove replicas that run, have succeeded or are final."""
     known, kept = stuck_since(entry), dict[int, Time]()
     for replica in replicas:
         if is_stuck(role, replica) and replica.pod is not None:

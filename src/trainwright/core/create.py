@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Create missing children of a live job, and delete unnecessary children: pods, services, pod groups, ConfigMaps.
 
-A replica's pod is created when its name is free, its back-off is over, the roles that must run first are up, its gang
-is admitted, and no ConfigMap of another attempt is left. A stale pod that has ended stays until the back-off is over,
-so that its log can be read; a stale pod that still runs is deleted at once.
+A replica's pod is created when the pod's name is free, the replica's back-off is over, the roles that must run first
+are up, the job's gang is admitted, and no gate of another attempt is left. A stale pod that has ended stays until the
+back-off is over, so that its log can be read; a stale pod that still runs is deleted at once.
 """
 
 from msgspec.structs import replace
@@ -113,7 +113,7 @@ def _stale_deletes(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[De
 
 
 def _forced_deletes(view: Snapshot) -> list[Delete]:
-    """Return forced deletes for pods that another client has deleted: on a lost node, such a pod would never end."""
+    """Return forced deletes for pods on lost nodes, if another client is deleting the pods. Such pods never end."""
     stopping = [seen.pod for role in view.roles for seen in role.replicas if seen.state is State.STOPPING]
     return removal.pod_deletes(view, ((pod, "being deleted") for pod in stopping if pod is not None))
 
@@ -149,7 +149,7 @@ def _pods(view: Snapshot, holds: dict[str, dict[int, Time]]) -> list[Create]:
 
 
 def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
-    """Return whether pods of older attempts have ended and the roles that must run before this role are up."""
+    """Return whether pods of this role may be created: pods of older attempts have ended, and earlier roles are up."""
     scope = role.barrier_scope
     # A new pod could connect to a running pod of an older attempt, so the role must wait.
     if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):

@@ -37,15 +37,15 @@ def visible_to_dialect(job: Job, roles: tuple[RoleState, ...], observed: Observe
 
 
 def is_current(job: Job, extra: Extra) -> bool:
-    """Return whether this is the gate of the current attempt. It stays even if the dialect can no longer build it."""
+    """Return whether this child is the current attempt's gate. That gate stays even if the dialect cannot build it."""
     return _is_gate(job, extra) and (extra.metadata.annotations or {}).get(WORLD) == job.world
 
 
 def is_obsolete(job: Job, extra: Extra, roles: tuple[RoleState, ...]) -> bool:
-    """Return whether to delete this child: it is the gate of an older attempt, and there is no current pod.
+    """Return whether to delete this child: it is the gate of an older attempt, and the current attempt has no pod.
 
-    We do not overwrite such a gate, because old keys that are not in the next gate would stay. If there are current
-    pods, a stored status was lost, and the pods still need this gate.
+    We do not overwrite such a gate, because old keys that are not in the next gate would stay. If the current
+    attempt has pods, a stored status was lost, and the pods still need this gate.
     """
     if not _is_gate(job, extra) or is_current(job, extra):
         return False
@@ -95,7 +95,7 @@ def _mark_if_moved(replica: ReplicaState, stored: str) -> ReplicaState:
 
 
 def _fixes_addresses(role: Role) -> bool:
-    """Return whether peers of this role hold addresses and must restart when an address changes."""
+    """Return whether a pod with a new address restarts its scope, because its peers have read the old address."""
     return bool(role.gate) and role.restart.answers_removal and role.restart.answers(CauseKind.DISRUPTED)
 
 
