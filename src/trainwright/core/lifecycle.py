@@ -131,7 +131,7 @@ def end(view: Snapshot, outcome: Outcome) -> Snapshot:
 
 
 def _closed_entry(entry: RoleLedger, group: RoleState, outcome: Outcome) -> RoleLedger:
-    """Keep the kubelets' restart counts, and only the charges of the replica that decided the outcome."""
+    """Add the kubelets' restart counts. Keep only the charges of the replica whose failure decided the outcome."""
     failure = outcome.failure
     index = failure.index if failure is not None and failure.role == entry.name else -1
     charged = format_row({index: parse_row(entry.charged).get(index, 0)}) if entry.charged else ""
@@ -183,7 +183,7 @@ def _all_pods(view: Snapshot) -> list[Pod]:
 
 
 def _other_deletes(view: Snapshot, kept: set[str], why: str) -> list[Delete]:
-    """Return deletes for services that are not in `kept` and for children that the job no longer needs."""
+    """Return deletes for services whose names are not in `kept`, and for extras that the job no longer needs."""
     services = [s for s in view.observed.services if s.metadata.name not in kept and not removal.is_terminating(s)]
     basis = gate.visible_to_dialect(view.job, view.roles, view.observed)
     bodies = view.job.dialect.extras(view.job, basis, view.site) if view.observed.extras else ()
@@ -210,7 +210,7 @@ def _with_ttl(view: Snapshot, outcome: Outcome, actions: StepActions, doomed: li
 
 
 def advance(view: Snapshot) -> Snapshot:
-    """Update the ledger of a live job: phase, replicas reached, back-offs that are over."""
+    """Update the ledger of a live job: phase, which replicas have existed or are stuck, and back-offs that are over."""
     phase = observe.phase_of(view)
     if phase is Phase.RUNNING and view.ledger.times.running is None:
         view = view.with_ledger(replace(view.ledger, times=replace(view.ledger.times, running=view.now)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of the nodes that hold pods of a job: lost nodes, failed GPUs, and whether another node could take a pod.
 
-A node is lost when it has not been ready for longer than the grace period. A node that is missing from the list is not
-lost: perhaps the engine has not listed the nodes yet. A removed node stays in the list as not ready.
+A node is lost when it has not been ready for longer than the grace period. A node that is not in `Observed.nodes`
+is not lost: perhaps the engine has not listed it yet. A removed node stays in `Observed.nodes` as not ready.
 
 GPU failures show in conditions and taints of the node, or in fewer allocatable GPUs than the job's pods hold there. The
 node still answers, so its pods can be deleted normally.
@@ -33,7 +33,7 @@ def repelled_by_taints(node: Node, spec: Body, known: Container[str]) -> bool:
 
 
 def _tolerated(taint: Taint, given: Iterable[Mapping[str, Any]]) -> bool:
-    """Compare only key and effect. Without the value, a node may wrongly count as usable, but never as unusable."""
+    """Return whether a toleration fits the taint. Values are ignored, so no usable node ever counts as unusable."""
     return any(
         one.get("effect") in (None, "", taint.effect)
         and (one.get("key") == taint.key or (not one.get("key") and one.get("operator") == "Exists"))

@@ -3,7 +3,7 @@
 
 A child is ours if this job is its controller, by UID. A pod without a controller that has a replica's name and this
 job's UID as a label is adopted. A pod that we control but whose labels were removed is released, not deleted. All other
-pods are foreign. Later steps work on the `Snapshot` and never look at raw pods again.
+pods are foreign. The result is a `Snapshot`, which all later steps use.
 
 The phase of a live job is also decided here. `Pending` and `Resuming` last until every replica has run; after that, a
 missing replica means `Restarting`. After `Succeeded` or `Failed`, the phase never changes.
@@ -84,7 +84,7 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
 
 
 class StalePod(Struct, frozen=True, gc=False):
-    """A pod of ours that is not a wanted replica: it has an old attempt, or its role or index is gone."""
+    """A pod of ours that no replica uses: a spare, a duplicate, or a pod of an old attempt or a removed replica."""
 
     pod: Pod
     role: str
@@ -214,7 +214,7 @@ class _RoleObserver(Struct, frozen=True, gc=False):
         return RoleState(role.name, tuple(replicas), sum([one.state is RUNNING for one in replicas]))
 
     def _drop_surplus(self, role: Role, slot: Slots, entry: RoleLedger) -> RoleLedger:
-        """Make surplus pods stale. Raise their attempts, so that a later replica with the same index gets a new pod."""
+        """Make surplus pods stale. Raise the attempts of their indexes, so that later replicas there get new pods."""
         surplus = [(index, found) for index, found in sorted(slot.items()) if not 0 <= index < role.replicas]
         why = f"{role.name} has {role.replicas} replica{'s' * (role.replicas != 1)}"
         self.stale_pods.extend(StalePod(pod, role.name, index, why, _is_spare(pod)) for index, (_, pod) in surplus)
@@ -278,7 +278,7 @@ def _current(slot: Slots, entry: RoleLedger) -> frozenset[int]:
 
 
 def _attempts_above(slot: Slots, entry: RoleLedger) -> dict[int, int]:
-    """Return the attempts of pods that are higher than in the ledger. Such pods exist only after a status was lost."""
+    """Return, by index, pod attempts that are higher than in the ledger. They exist only after a status was lost."""
     epoch = entry.epoch
     return {
         index: found
@@ -331,7 +331,7 @@ def all_present(role: RoleState) -> bool:
 def all_reached(view: Snapshot, role: RoleState) -> bool:
     """Return whether every replica of the role has existed. In a running job, a replica counts only once it is up.
 
-    Otherwise the next pass would take a new replica that is still starting for an old replica that is down.
+    Otherwise the next pass would treat a new replica that is still starting like an old replica that is down.
     """
     return all(is_up(replica) for replica in role.replicas) if view.ledger.phase is Phase.RUNNING else all_present(role)
 

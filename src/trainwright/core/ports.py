@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Assign port blocks to replicas that share the ports of a machine.
 
-The ledger stores the blocks before any pod is created, so a pod and its peers always agree. The first candidate comes
-from the job's UID; blocks of other jobs are skipped while free blocks are left. If the names of replicas do not
-resolve, the engine reserves a host and ports for each replica that `endpoints` returns, before it starts the pass.
+The ledger stores the blocks before any pod is created, so a pod and its peers always know the same ports. The job's UID
+selects the block at which the search begins; blocks of other jobs are skipped while free blocks are left. If the names
+of replicas do not resolve, the engine reserves a host and ports for each replica that `endpoints` returns, before the
+engine starts the pass.
 """
 
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def _needed_ports(job: Job, site: Site) -> Iterator[tuple[str, int]]:
 
 
 def _blocks(site: Site, size: int, bases: frozenset[int]) -> set[int]:
-    """Return the block numbers that these port blocks overlap. Old blocks may have another range or size."""
+    """Return the numbers of all blocks that are (partly) in use. `bases` are the first ports of the used blocks."""
     low = site.host_ports[0]
     return {(port - low) // size for base in bases for port in (base, base + size - 1)}
 

@@ -30,7 +30,7 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
 
 
 def _live(view: Snapshot) -> Plan:
-    """Then: 5 success  6 a requested end  7 deadlines  8 failure  9 restarts, resizes  10 create what is missing."""
+    """Steps for a live job: 5 success  6 requested end  7 deadlines  8 failure  9 restarts, resizes  10 creates."""
     settled = verdict.settle(quarantine.update(view))
     outcome = verdict.decide(settled)
     if outcome is not None:

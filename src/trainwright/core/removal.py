@@ -70,7 +70,7 @@ ORPHAN_GRACE_SECONDS = 300.0
 
 
 def orphan_owner(child: Meta, kinds: Collection[tuple[str, str]], now: Time) -> Owner | None:
-    """Return the job (of one of these kinds) whose absence makes this child an orphan; None: never delete the child."""
+    """Return the job that owns this child: if that job is missing, delete the child. None: do not delete it now."""
     owners = child.owner_references or ()
     if len(owners) != 1 or child.deletion_timestamp is not None or child.creation_timestamp is None:
         return None

@@ -169,7 +169,7 @@ def _restarts(ledger: Ledger) -> int:
 
 
 def exit_events(job: Job, before: Ledger, after: Ledger, *, every: bool = True) -> tuple[PodExited, ...]:
-    """Return one event for each pod that exited, with its code; without `every`, only for failures."""
+    """Return one event for each pod that exited between these ledgers; without `every`, only for failures."""
     failures = [one for one in after.failures if one.cause.why is CauseKind.EXIT and one not in before.failures]
     ends = [PodExited(one.pod, one.cause.code) for one in failures]
     return (*ends, *(PodExited(pod, 0) for pod in _succeeded(job, before, after) if every))
@@ -199,7 +199,7 @@ def waiting_events(status: Status, now: Time) -> dict[tuple[str, str], PodWaitin
 
 
 def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
-    """Return what a pod waits for."""
+    """Return the event that says what a pod waits for; None if the pod does not wait, or not long enough."""
     meta, status = pod.metadata, pod.status
     if meta.deletion_timestamp is not None or status.phase not in ("Pending", "Running"):
         return None
@@ -214,7 +214,7 @@ def _waiting_event(pod: Pod, now: Time) -> PodWaiting | None:
 
 
 def _condition_event(pod: Pod) -> PodWaiting | None:
-    """Return the newest condition of a pod without container statuses, if the status of that condition is not True."""
+    """Return an event with the newest condition of a pod without container statuses; None if that condition is True."""
     newest = max(pod.status.conditions or (), key=lambda one: one.last_transition_time or EARLIEST_TIME, default=None)
     if newest is None or newest.status == "True" or not (newest.reason and newest.message):
         return None

@@ -93,7 +93,7 @@ def _restart_scope(
 
 
 def keep_in_place_counts(view: Snapshot, entry: RoleLedger, going: Iterable[ReplicaState]) -> RoleLedger:
-    """Keep the kubelets' restart counts of pods that are deleted: for the budget, or only for display."""
+    """Add the kubelets' restart counts of pods that will be deleted: to the budget, or to a number only for display."""
     lost = budget.in_place_restarts(going)
     if not lost:
         return entry

@@ -5,7 +5,7 @@ First, ended replicas are split: each is final or is restarted. The ledger store
 run again if their pods are deleted. Rules see only final replicas: a replica that is restarted has not failed.
 
 Rules have three values: yes (fulfilled), no (impossible), open. A rule over no replicas stays open, so an empty AND is
-not fulfilled. An atom about an unknown role or rank is impossible.
+not fulfilled. An atom (a rule about one role) is impossible if its role or rank is unknown.
 
 The first match decides the outcome: 1. success, so that finished work is never lost; 2. a requested end; 3. the
 deadline; 4. the start deadline; 5. a failure rule; 6. success is impossible; 7. the restart budget is used up.
@@ -68,7 +68,7 @@ def evaluate(rule: Rule, tallies: Mapping[str, RoleTally]) -> Judgement:
 
 
 def _combine(parts: list[Judgement], text: str, *, decides: Truth) -> Judgement:
-    """One part can decide alone: a NO under All, a YES under Any. For the opposite value, every part must have it."""
+    """Combine the values of parts. One NO decides AllOf, one YES decides AnyOf; the opposite value needs all parts."""
     first = next((part for part in parts if part.truth is decides), None)
     if first is None and parts and all(part.truth is not Truth.OPEN for part in parts):
         first = parts[0]
@@ -111,12 +111,13 @@ _ENDED = (State.FAILED, State.LOST, State.SUCCEEDED)
 
 
 class SettledJob(Struct, frozen=True, gc=False):
-    """The pass with final replicas stored, their tallies for the rules, and the replicas to restart."""
+    """The snapshot with final replicas in its ledger, these replicas by role, and the replicas to restart."""
 
     view: Snapshot
     tallies: dict[str, RoleTally]
     retries: tuple[EndedReplica, ...] = ()
-    #: The first replica to restart beyond the job's budget. If kubelets have used it up: the most restarted replica.
+    #: The first replica whose restart would exceed the job's budget. If in-place restarts have exceeded the budget: the
+    #: replica with the most in-place restarts.
     refused: EndedReplica | None = None
     overspent: bool = False
 
