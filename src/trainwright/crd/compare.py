@@ -99,7 +99,7 @@ def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, 
 
 
 def unusable(kind: Kind, definition: Body) -> str:
-    """Why the operator cannot work with a CRD, and the command that corrects the CRD; empty if it can work."""
+    """Why the operator cannot work with a CRD, and the command that corrects the CRD; empty if the CRD is usable."""
     name, version = f"{kind.plural}.{kind.group}", _version(definition, kind.version)
     install = f"install ours with `trainwright crds {kind.singular} | kubectl apply --server-side -f -`"
     if not version.get("served"):
@@ -207,7 +207,7 @@ def _has_ledger(definition: Body, version: str) -> bool:
 
 
 def _pruned(wanted: Body, definition: Body, ours: Iterable[str]) -> tuple[str, ...]:
-    """The paths of fields that our CRD would drop. Fields with refused values are left out: they can still be read."""
+    """The fields that our CRD would drop. Fields whose values it refuses are left out: stored values stay readable."""
     found: dict[str, None] = {}
     for version in ours:
         lost: Iterable[PrunedField] = losses(schema_of(definition, version), schema_of(wanted, version))

@@ -31,7 +31,7 @@ _SCALARS: dict[Any, Body] = {
 }
 #: The suffix of the keywords for a minimum and maximum size, by type.
 _SIZE_KEYWORDS = {"string": "Length", "array": "Items", "object": "Properties"}
-#: Short keywords come first and long keywords last. All other keywords stay between them.
+#: The order of keywords in a schema: first `_FIRST`, then all other keywords, then `_LAST`.
 _FIRST = ("description", "type", "format", "nullable", "enum", "default")
 _LAST = ("required", "properties", "items", "additionalProperties")
 #: The annotation on a CRD with the version of Trainwright that made the CRD.
@@ -165,7 +165,7 @@ def _default(value: object) -> Body:
         case Struct():
             return {
                 "default": msgspec.to_builtins(value)
-            }  # usually {}, and the API server adds the defaults of its fields
+            }  # usually {}: the API server adds the defaults of the inner fields
         case _:
             return {}
 
@@ -209,7 +209,7 @@ def _union(annotation: Any, *, defaults: bool) -> Body:
 
 
 def _int_or_string(annotation: Any, nodes: list[Body]) -> Body:
-    """The only union that structural schemas allow. It has no type. Limits for one type do not apply to the other."""
+    """The only union that structural schemas allow. It has no `type`. A limit on numbers does not apply to strings."""
     if sorted(node.get("type", "") for node in nodes) != ["integer", "string"]:
         raise TypeError(f"{annotation!r} has no structural schema")
     both = {name: value for node in nodes for name, value in node.items() if name not in ("type", "format")}

@@ -38,8 +38,8 @@ class Column(Struct, frozen=True):
 class Version(Struct, frozen=True):
     """A served version, and the defaults that its schema writes into a manifest.
 
-    All versions of a kind have the same fields, so that no version prunes a field of another. Only the defaults
-    differ: they are given by path, with `*` for any key of a mapping.
+    All versions of a kind have the same fields, so that no version prunes a field of another. Only the
+    defaults differ. `defaults` maps the path of a field to its default; in a path, `*` means any key of a mapping.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     versions: tuple[Version, ...] = ()
     #: The phase of a job from its stored `status`; empty if the status has no phase yet.
     phase_of: Callable[[Body], str] = lambda status: status.get("phase") or ""
-    #: Phases and conditions that need not be written at once, because a more important change follows soon.
+    #: Phases and types of conditions. If only these (and counts) change in a status, the write of the status may wait.
     deferrable: tuple[str, ...] = ()
     #: An event with this kind's reason and text: (job with the previous ledger, result of the pass, event) -> Emit.
     event: Callable[[Job, Status, JobEvent], Emit] = lambda _job, _status, event: default_emit(event)
@@ -125,7 +125,7 @@ def key_of(meta: ObjectMeta) -> Key:
 
 
 def translated(kind: Kind, manifest: Any, policies: ModuleType | SimpleNamespace, dialect: Dialect, **more: Any) -> Job:
-    """The job in the internal model. The kind's module `policies` translates the spec; `more` has further fields."""
+    """The job in the internal model. The kind's module `policies` translates the spec. `more`: more fields of `Job`."""
     spec, meta = manifest.spec, manifest.metadata
     finalizers = meta.finalizers or ()
     kept = tuple(one for one in finalizers if one not in kind.obsolete_finalizers) if finalizers else ()
@@ -155,7 +155,7 @@ def _stored_ledger(kind: Kind, status: Any, meta: ObjectMeta) -> Ledger:
 
 
 def ended_elsewhere(result: str, ended_at: str, meta: ObjectMeta, phase: str = "") -> Ledger:
-    """The ledger of a job that another controller ended; `phase` is given if several final phases mean one result."""
+    """The ledger of a job that another controller ended. `phase`: its last phase, if several mean this result."""
     at = parse_time(ended_at) or meta.creation_timestamp or EARLIEST_TIME
     outcome = Outcome(Result(result), Reason.EXTERNAL, at, message="ended under another controller", word=phase)
     return Ledger(Phase(result), outcome=outcome, times=Times(ended=at))
@@ -205,7 +205,7 @@ def load(kind: Kind, document: Body) -> Loaded:
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
-    """The same manifest with another status; only the status is read again. None: the caller must call `load`."""
+    """Load the manifest of `before` with another status; only the status is read. None: the caller must call `load`."""
     read_status, unreadable = _read_status(kind, status)
     if unreadable or before.job.invalid or before.job.unreadable:
         return None
@@ -218,7 +218,8 @@ def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
 
 def _invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], status: Any, *, unreadable: bool) -> Job:
     """A job that never runs. Its status reports the manifest's errors, unless another controller manages the job."""
-    # If our ledger cannot be read, ignore the other fields: they must not count as the result of another controller.
+    # If our ledger cannot be read, ignore the whole status. Otherwise its other fields would look like a result that
+    # another controller wrote.
     manifest = Manifest(_metadata(document.get("metadata")), None, status=None if unreadable else status)
     return translated(
         kind,
@@ -280,7 +281,7 @@ def stored(kind: Kind, document: Body) -> Body:
 
 
 def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]:
-    """Yield the problems between fields of the manifest, then the problems of each pod template."""
+    """Yield the problems that the kind's own checks find, then the problems of each pod template."""
     yield from kind.check(wire)
     for path, pod in pods.items():
         yield from template.check(pod, path)
@@ -289,7 +290,10 @@ def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]
 def _complete(
     kind: Kind, reading: Reading[Any], pods: Mapping[str, Body], variant: int, omitted: frozenset[str]
 ) -> tuple[Any, Mapping[str, Body]] | None:
-    """The manifest, and its templates by path, with stand-ins for unreadable values; None if msgspec refuses them."""
+    """The manifest, and its templates by path, with stand-ins for unreadable values.
+
+    None: msgspec refuses the result.
+    """
     whole = {path: with_stand_ins(pod, variant, omitted) for path, pod in pods.items()}
     clean = with_stand_ins(_with_pods(reading.clean, whole), variant, omitted)
     try:
@@ -299,7 +303,7 @@ def _complete(
 
 
 def _with_pods(part: Any, pods: Mapping[str, Body], path: str = "") -> Any:
-    """The document with these templates in it, by path."""
+    """The document, in which each template at a path in `pods` is replaced by the template in `pods`."""
     match part:
         case Misspelt(value):
             return replace(part, value=_with_pods(value, pods, part.path))
@@ -365,7 +369,7 @@ def _read_status(kind: Kind, status: object) -> tuple[Any, str]:
 
 
 def _readable(kind: Kind, status: Body) -> Any:
-    """The status without the parts that cannot be read, since the rest may still tell how the job ended."""
+    """The status without the parts that cannot be read. The other parts may still say how the job ended."""
     found = _converted(kind, {key: part for key, part in status.items() if part is not None})
     if found is not None:
         return found

@@ -41,7 +41,7 @@ class Unreadable(Struct, frozen=True):
 
 
 class Misspelt(Struct, frozen=True):
-    """The value of a misspelt field, and the path that the user wrote. The key is the name that is probably meant."""
+    """The value of a misspelt field, and the path that the user wrote. In `Reading.clean` its key is the right name."""
 
     value: Any
     path: str
@@ -67,7 +67,7 @@ class DecodeProblems:
 
     @property
     def misspelt(self) -> frozenset[str]:
-        """The paths of misspelt fields that are not required."""
+        """The paths, as the user wrote them, of misspelt optional fields."""
         return frozenset(self.respelt.values()) - self._required
 
     def error(self, path: str, message: str, kind: inspect.Type, near: str = "") -> Unreadable:
@@ -77,7 +77,7 @@ class DecodeProblems:
         return Unreadable(kind)
 
     def unknown(self, path: str, key: str, known: Iterable[str], *, required: str = "") -> None:
-        """Add a warning about an unknown field; an error if it is a misspelling of the field `required`."""
+        """Add a warning about an unknown field. With `required`: an error, as the user misspelt this required field."""
         if required:
             self._required.add(under(path, key))
             self._error(Problem(under(path, key), f"unknown field, and the required {required} is missing", required))
@@ -92,7 +92,7 @@ class DecodeProblems:
             self.problems.append(problem)
 
     def listed(self) -> tuple[Problem, ...]:
-        """The problems, and the number of problems beyond the limit."""
+        """The problems up to the limit, then one warning with the number of the other problems."""
         beyond = max(self.errors - MAX_PROBLEMS, 0) + max(self.warnings - MAX_PROBLEMS, 0)
         more = (Problem("", f"{beyond} more problems are not listed", warning=True),) if beyond else ()
         return (*self.problems, *more)
@@ -242,13 +242,13 @@ def _size_error(kind: inspect.ListType | inspect.VarTupleType | inspect.DictType
 #: Runs the checks: (variant of the stand-ins, paths of misspelt fields to omit) -> problems.
 Checks = Callable[[int, frozenset[str]], Iterable[Problem]]
 _NONE: frozenset[str] = frozenset()
-#: Up to this many misspelt fields, the checks run once without each field. If this causes errors, the misspelling is
-#: an error. With more misspelt fields, all misspellings are errors.
+#: If the checks find new errors without all misspelt fields, they run again for each of these fields, without this one
+#: field, to find which misspellings are errors. With more misspelt fields than this, all misspellings are errors.
 _MAX_MISSPELT_TRIED = 8
 
 
 def examine(found: DecodeProblems, checks: Checks) -> tuple[Problem, ...]:
-    """The problems in `found` and of `checks`; with too many errors in `found`, the checks do not run."""
+    """The problems in `found`, then the problems that the checks find. After too many errors, the checks do not run."""
     if found.sound:
         return (*found.listed(), *checks(0, _NONE))
     if found.errors > MAX_PROBLEMS:
@@ -267,7 +267,7 @@ def examine(found: DecodeProblems, checks: Checks) -> tuple[Problem, ...]:
 
 
 def _needed(found: DecodeProblems, checks: Checks, respelt: list[Problem]) -> frozenset[str]:
-    """The misspelt fields whose absence causes an error."""
+    """The misspelt fields whose absence causes an error; all of them, if no single absence causes one."""
     if len(found.misspelt) > _MAX_MISSPELT_TRIED:
         return found.misspelt
     alone = {path: _agreed(found, checks, frozenset({path})) for path in sorted(found.misspelt)}
@@ -276,7 +276,7 @@ def _needed(found: DecodeProblems, checks: Checks, respelt: list[Problem]) -> fr
 
 
 def _agreed(found: DecodeProblems, checks: Checks, omitted: frozenset[str]) -> list[Problem]:
-    """The problems that do not depend on the unreadable values."""
+    """The problems that the checks find with every stand-in, except problems of or inside an unreadable value."""
     broken = {path for path, _ in found.unreadable}
     if "" in broken:
         return []
@@ -308,7 +308,7 @@ _LARGE = 2**31 - 1
 
 
 def with_stand_ins(part: Any, variant: int, omitted: frozenset[str] = frozenset()) -> Any:
-    """The part with values in place of its marks, and without the misspelt fields at the paths `omitted`."""
+    """The part with stand-ins for `Unreadable`, and values for `Misspelt` unless its path is in `omitted`."""
     match part:
         case Unreadable(kind):
             return stand_in(kind, variant)
@@ -324,7 +324,7 @@ def with_stand_ins(part: Any, variant: int, omitted: frozenset[str] = frozenset(
 
 
 def stand_in(kind: inspect.Type, variant: int) -> Any:
-    """A value of that type; another value for each variant, if the type has several values."""
+    """An invented value of this type. Different variants give different values, if the type has several values."""
     match unwrapped(kind)[0]:
         case inspect.UnionType(types=types):
             members = [one for one in types if not isinstance(one, inspect.NoneType)]

@@ -24,7 +24,8 @@ _DEFAULT_QUEUE = "default"
 
 PLUGINS = Gang(PLUGINS_API, scheduler="scheduler-plugins-scheduler", word="*")
 T9K = Gang(T9K_API, scheduler="t9k-scheduler", word="t9k-scheduler")
-#: Volcano admits pods only in these phases of their group. We set the queue once, because Volcano may change it.
+#: Volcano admits a pod only if its group is in one of these phases. We set the queue only when we create the group,
+#: because Volcano may change the queue later.
 VOLCANO = Gang(
     VOLCANO_API,
     admitting_phases=frozenset({"Inqueue", "Running", "Unknown", "Completed"}),

@@ -31,7 +31,7 @@ class NewCondition(NamedTuple):
 
 
 def dated(make: Callable[..., C], new: NewCondition, known: Mapping[str, Any], now: Time) -> C:
-    """The condition with its transition time: the time in `known` if the status is the same there, otherwise `now`."""
+    """The condition with a transition time: the time of the stored condition if its status is equal, else `now`."""
     truth, before = TRUE if new.status else FALSE, known.get(new.type)
     since = before.last_transition_time if before is not None and before.status == truth else ""
     return make(new.type, truth, new.reason, new.message, since or rfc3339(now))

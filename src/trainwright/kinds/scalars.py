@@ -213,7 +213,7 @@ Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Spec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of the parts of a manifest. They hold the user's dicts, so the garbage collector must track them."""
+    """Base of the structs in `spec` and `status`. They can contain dicts, so we do not set msgspec's `gc=False`."""
 
 
 class Manifest(Struct, Generic[SpecT, StatusT], frozen=True, rename="camel"):
@@ -241,7 +241,7 @@ def doc(text: str) -> Meta:
 
 
 def check_name(name: str, *, hosts: str = "services") -> Iterator[Problem]:
-    """Check the name of a job. `hosts` says what gets this name; the name of a service must start with a letter."""
+    """Check the name of a job. `hosts`: what is named after the job; a name of "services" must start with a letter."""
     path, letter = "metadata.name", hosts == "services"
     if not name:
         yield Problem(path, "a job needs a name")

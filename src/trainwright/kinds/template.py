@@ -34,7 +34,7 @@ _SCALARS: dict[str, inspect.Type] = {
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
-#: The values that an API server accepts in a field of a type. It also accepts "", as if the field were not set.
+#: (type, field) -> the values that an API server accepts. It also accepts "", as if the field were not set.
 _ALLOWED_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("Container", "imagePullPolicy"): _PULL_POLICIES,
     ("Container", "terminationMessagePolicy"): _MESSAGE_POLICIES,

@@ -76,7 +76,7 @@ Node = tuple[Any, Mark]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COLLECTIONS = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
-#: The entry of an anchor whose value is not complete yet.
+#: The value in `_anchors` while the value of the anchor is still being built. An alias to it is an error.
 _INCOMPLETE: Node = (None, (0, None))
 _MERGE = "<<"
 

@@ -36,7 +36,7 @@ class Document(Struct, frozen=True):
 
 
 def read(file: str, text: bytes) -> tuple[Document, ...]:
-    """All documents of a file. Raises a MalformedError with a text of one line."""
+    """All documents of a file. Raises the first MalformedError; its message is one line."""
     found: list[Document] = []
     for part in examine(file, text):
         for error in errors_of(part):
@@ -47,7 +47,7 @@ def read(file: str, text: bytes) -> tuple[Document, ...]:
 
 
 def errors_of(part: Document | MalformedError) -> tuple[MalformedError, ...]:
-    """Why a part that `examine` yields is not a manifest; empty if it is a manifest."""
+    """The errors of a part that `examine` yields: the part itself, or the errors for duplicate keys of a document."""
     return part.repeated if isinstance(part, Document) else (part,)
 
 

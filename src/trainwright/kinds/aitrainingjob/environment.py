@@ -81,7 +81,7 @@ def _peers_by_name(job: Key, sizes: Sizes) -> Pairs:
     """The lists of peers if names resolve: the same for every pod of the job."""
     found: Pairs = ()
     for name, count, ports in sizes:
-        # The type keeps its upper and lower case letters, because host names are not case-sensitive.
+        # The type stays as the user wrote it, with upper-case letters: DNS does not distinguish upper and lower case.
         instances = [f"{job.name}-{name}-{index}.{job.namespace}" for index in range(count)]
         hosts = [f"{instance}:{port}" for instance in instances for port in ports]
         found += _lists(name, instances, [str(port) for port in ports], hosts)

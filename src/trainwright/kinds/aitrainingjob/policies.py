@@ -55,13 +55,13 @@ def replicas(one: ReplicaSpec) -> int:
 
 
 def success(spec: AITrainingJobSpec) -> Rule:
-    """The complete policies of the replica types and of the job."""
+    """When the job succeeds: by `completePolicy` of the replica types and of the job."""
     policies = {name: one.complete_policy for name, one in ordered(spec) if replicas(one)}
     return _rule(spec.complete_policy, policies, Result.SUCCEEDED)
 
 
 def failure(spec: AITrainingJobSpec) -> Rule:
-    """The fail policies of the replica types and of the job."""
+    """When the job fails: by `failPolicy` of the replica types and of the job."""
     policies = {name: one.fail_policy for name, one in ordered(spec) if replicas(one)}
     return _rule(spec.fail_policy, policies, Result.FAILED)
 
@@ -157,7 +157,7 @@ _WANTED = "expected exit codes from 0 to 255, such as 137, [137, 128] or '137,12
 
 
 def exit_codes(value: Any) -> tuple[int, ...]:
-    """The codes in `restartingExitCode`, each once; a text such as `137,128`, a number, or a list of either."""
+    """The codes in `restartingExitCode`, each once. `value`: a number, a text such as `137,128`, or a list of these."""
     return tuple(dict.fromkeys(code for _, one in _entries(value) if (code := _code(one)) is not None))
 
 

@@ -70,11 +70,12 @@ def _ended(old: AITrainingJobStatus, history: ConditionHistory, ledger: Ledger, 
 
 
 def _restarts(old: AITrainingJobStatus, job: Job, ledger: Ledger) -> int:
-    """The number of restarts that have happened.
+    """The number of restarts that have happened: the stored number, and the restarts that this pass adds.
 
-    An older version of Trainwright removes `pending` and `hidden` from the ledger, so pending restarts are never added.
-    Therefore an unfinished job shows at least as many restarts as its ledger counts. If every restart of the whole job
-    counts for every type, this is the highest count of a type; otherwise it is the sum of the counts.
+    An older version of Trainwright removes `pending` and `hidden` from the ledger. After that, no pass adds the
+    restarts that were pending. Therefore an unfinished job shows at least as many restarts as its ledger counts. If the
+    ledger counts a restart of the whole job for every type, this minimum is the highest count of a type. Otherwise the
+    minimum is the sum of the counts.
     """
     # A restart of the whole job is added once: `made` counts it only for the type that caused it.
     shown = old.restarts + max(_counted_once(ledger) - _counted_once(old.trainwright), 0)

@@ -52,7 +52,8 @@ def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterat
 def _initialized(status: Status, known: dict[str, JobCondition]) -> NewCondition:
     """The condition is true once every pod has been created, and stays true afterwards.
 
-    A replica in back-off has no pod now, but it had one: a retry raised its attempt above the epoch of its role.
+    A replica in back-off has no pod now, but it had one: its attempt is larger than the epoch of its role, because
+    the attempt is the epoch plus the retries of the replica.
     """
     before = known.get("Initialized")
     epochs = {role_ledger.name: role_ledger.epoch for role_ledger in status.ledger.roles}
@@ -76,7 +77,7 @@ def _ended(outcome: Outcome) -> Iterator[NewCondition]:
 
 
 def _failure_text(outcome: Outcome) -> str:
-    """The published text with the rule that decided. If the user wrote no rule: with a rule for the failed replica."""
+    """The published text with the rule that ended the job; without user's rules, with a rule for the failed replica."""
     if outcome.reason is Reason.RULE:
         failure = outcome.failure
         default = f'{{"{failure.role}":[{failure.index}]}}' if failure is not None else ""

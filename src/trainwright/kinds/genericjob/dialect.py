@@ -79,7 +79,7 @@ class GenericDialect(Struct, frozen=True):
         return ({"apiVersion": GANG.api, "kind": "PodGroup", "metadata": {"name": job.key.name}, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """Every role, if the job has a service: templates may contain the host of any replica. It needs no ports."""
+        """Every role, without ports, if the job has a service: templates may contain the host of any replica."""
         return {role.name: () for role in job.roles} if self.spec.service is not None else {}
 
     def _apply_mode(self, job: Job, role: str, spec: Body) -> None:

@@ -32,7 +32,7 @@ def failure(spec: GenericJobSpec) -> Rule:
 
 
 def _any_of(rules: tuple[FinishRule, ...], result: Result) -> Rule:
-    """One of the rules must hold. A rule holds if all replicas in it have this result. Messages print rules as JSON.
+    """One of the rules must hold. A rule holds if all its replicas have `result`. Messages print the rule as JSON.
 
     Users write a rank as `0` or `"0"`.
     """

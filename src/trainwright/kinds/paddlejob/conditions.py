@@ -123,7 +123,7 @@ def _current(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterat
 
 
 def _replica_failure(job: Job, status: Status, known: dict[str, JobCondition]) -> Iterator[NewCondition]:
-    """True while a replica has an error, false afterwards. Before the first error, the condition is absent."""
+    """The condition is true while a replica has an error, and false afterwards. Before the first error it is absent."""
     found = _first_error(job, status) if status.ledger.outcome is None else None
     if found is not None:
         yield NewCondition(REPLICA_FAILURE, True, found[0], brief(found[1], LONGEST_TEXT))

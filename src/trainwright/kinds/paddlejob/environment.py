@@ -3,7 +3,7 @@
 
 The ConfigMap of the job lists the addresses of all replicas. Each pod has further variables: its own role, index and
 address, and how an elastic job finds its members. Paddle's role maker looks for `POD_IP:PADDLE_PORT` in the list of
-servers, so both must agree byte for byte.
+servers, so this text must be in the list byte for byte.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,8 @@ LISTS = {
     WORKER: ("PADDLE_TRAINER_ENDPOINTS",),
     HETER: ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_TRAINER_IP_PORT_LIST", "PADDLE_HETER_ENDPOINTS"),
 }
-#: The value of this variable identifies one attempt of the whole job. Its key in the ConfigMap has this prefix.
+#: A variable of each pod. Its value identifies one attempt of the whole job. The ConfigMap has the value under a key
+#: that begins with the name of the variable.
 WORLD = "TRAINWRIGHT_WORLD"
 #: Gloo's code for a rendezvous over HTTP.
 _HTTP = "3"
@@ -183,7 +184,8 @@ def _elastic_variables(job: Job, spec: PaddleJobSpec, role: Role, site: Site) ->
         _variable("PADDLE_ELASTIC_LEVEL", 1),
         _variable("PADDLE_MASTER", f"etcd://{server}"),
         _variable("PADDLE_NNODES", f"{least}:{most}"),
-        # A member that joins deletes all keys with this prefix, so no key of another job may have this prefix.
+        # The launcher puts this ID into the prefix of its keys in etcd. A member that joins deletes all keys with the
+        # prefix, so no key of another job may begin with it. The UID is safe.
         _variable("PADDLE_JOB_ID", job.uid),
     ]
 

@@ -79,7 +79,7 @@ def _role(name: str, role_spec: ResourceSpec, spec: PaddleJobSpec, meta: ObjectM
         main_containers=_mains(template),
         service=by_name,
         gate="" if elastic else key.name,
-        # Paddle before 2.3 reads the number of its workers from this key while it runs.
+        # While a job runs, Paddle before 2.3 reads the number of workers from this key in etcd.
         size_key=f"/paddle/{key.namespace}-{key.name}/np" if elastic and name == WORKER else "",
         ports=PORT_BLOCK,
         uses_host_ports=intranet(spec) == HOST,

@@ -76,7 +76,7 @@ def _phase(job: Job, status: Status) -> str:
 
 
 def _elastic_state(status: Status) -> str:
-    """`DONE` if as many replicas run as wanted, `DOING` while their number changes, `NONE` before they first ran."""
+    """`NONE` until all replicas have run. Then `DONE` if all run, else `DOING`. After the end: `DONE` or `ERROR`."""
     ledger = status.ledger
     if ledger.outcome is not None:
         return "DONE" if ledger.outcome.result is Result.SUCCEEDED else "ERROR"

@@ -116,7 +116,8 @@ TFJOB = Kind(
     scale=scale,
     cel=CEL_RULES,
     versions=VERSIONS,
-    # Running is true once a leading replica runs. This write may wait: when all replicas run, we write at once anyway.
+    # Running becomes true when the first leading replica runs. The write of this change may wait, because we write the
+    # status at once when all replicas run.
     deferrable=("Running",),
     phase_of=phase_of,
     event=event,

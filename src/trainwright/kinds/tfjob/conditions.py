@@ -80,7 +80,7 @@ class _ConditionList:
 
 
 def put(conditions: Conditions, new: JobCondition) -> Conditions:
-    """The list with the new condition at its end; unchanged after Failed, and for an equal status and reason."""
+    """The list with `new` at its end; unchanged if Failed is true, or if its type already has its status and reason."""
     if holds(conditions, "Failed"):
         return conditions
     old = next((one for one in conditions if one.type == new.type), None)
@@ -100,7 +100,7 @@ def holds(conditions: Iterable[JobCondition], kind: str) -> bool:
 
 
 def _run(conditions: _ConditionList, before: Ledger, job: Job, status: Status) -> None:
-    """Set Restarting if a pod is replaced; it stays while failures are left. Otherwise set Running if a leader runs."""
+    """Set Restarting if a failed pod is replaced, until no replica is failed. Else set Running if a leader runs."""
     restarted = _restarted_type(before, status.ledger)
     if restarted:
         conditions.put("Restarting", _restarting_text(job, restarted))
@@ -201,7 +201,7 @@ def event(job: Job, status: Status, event: JobEvent) -> Emit:
             message = _text(job, moment)
         case Restarting():
             role = _restarted_type(job.ledger, status.ledger)
-            # Without a role nothing has failed: a user deleted a pod, or a pod had completed.
+            # If `role` is empty, no pod has failed: a user deleted a pod, or a pod had completed.
             message = _restarting_text(job, role) if role else emit.message
         case JobEnded(outcome):
             message = _failed_text(job, status, outcome) if event.warning else _text(job, "Succeeded")

@@ -87,7 +87,7 @@ def _address(job: Key, role: str, index: int, port: int, site: Site) -> str:
 
 
 def _sparse_cluster(job: Key, sizes: Sizes, replica: Replica, site: Site) -> str:
-    """The cluster with dynamic workers. Each worker knows only itself and the servers, so workers may be added."""
+    """The cluster with dynamic workers. A worker knows only itself and the parameter servers, so workers may join."""
     own, index = replica.role.name, replica.index
     by_type = {size[0]: size for size in sizes}
     here = _address(job, own, index, by_type[own][2], site)
