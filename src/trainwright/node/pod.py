@@ -158,7 +158,7 @@ class PodState:
         self.restart_policy: str = spec.get("restartPolicy") or "Always"
         self.hostname = str(spec.get("hostname") or meta["name"])[:_MAX_HOSTNAME_LENGTH].rstrip("-.")
         self.folder = f"{context.settings.folder}/pods/{self.uid}"
-        #: Whether the agent must remove `folder` with the pod, since the supervisor creates it.
+        #: Whether the pod uses `folder`. If so, the agent removes `folder` with the pod.
         self.has_folder = False
         #: Whether the supervisor has opened the pod and must close it.
         self.opened = False

@@ -89,7 +89,7 @@ def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
             seconds += min(counted, look.cpu)
         case "D":
             blocked += counted
-        case "Z" | "X":  # the process has ended: its connection is lost, and so its end is noticed
+        case "Z" | "X":  # the process has ended: its parent process notices the end
             pass
         case _:
             seconds += counted
