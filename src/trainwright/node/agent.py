@@ -71,7 +71,7 @@ class Agent:
         #: Tasks that remove pods whose objects are gone. A new pod of the same name waits for the task of the old pod.
         self._removing: dict[Key, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Tasks that watch the supervisor. `stop` ends them last, since the supervisor can hang during `stop`, too.
+        #: Tasks that watch the supervisor. `stop` ends these tasks last: a supervisor can also hang during `stop`.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
         #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
@@ -130,7 +130,7 @@ class Agent:
         if remove:
             try:
                 await self.node.remove()
-            except ForbiddenError as error:  # API servers forbid a node to delete its Node and so its taints
+            except ForbiddenError as error:  # API servers forbid nodes to delete their Nodes, to protect the taints
                 name = self.context.settings.node
                 self.context.notices.send(
                     f"the agent may not delete the Node {name}; `kubectl delete node {name}` deletes it: {error}"
@@ -182,7 +182,7 @@ class Agent:
                 others = [worker.pod.body for worker in self._workers.values() if not worker.pod.ended]
                 refusal = admission_refusal(pod, others, settings)
             self._workers[uid] = PodWorker(pod, self.context, self._removing.get(key), refusal)
-        except (LookupError, TypeError, AttributeError) as error:  # an API server refuses malformed pods
+        except (LookupError, TypeError, AttributeError) as error:  # the API server did not check the pod object
             self.context.notices.send_once(f"pod {key} cannot be run, since its object is malformed: {error!r}")
 
     def _remove(self, uid: str) -> None:
@@ -212,7 +212,7 @@ class Agent:
             except SupervisorLost:
                 return
             except SupervisorRefused:
-                pass  # a refusal is an answer, too
+                pass  # a supervisor that refuses the ping does answer
             watchdog.answered()
             await asyncio.sleep(watchdog.limits.interval)
 
@@ -284,7 +284,7 @@ def _unsupported(spec: Body, *, sandboxed: bool) -> str:
 
 
 def _wrong_user(spec: Body, user: int) -> str:
-    """The error if a pod must run as another user; empty if not. All processes of this node run as `user`."""
+    """The error if the pod cannot run as `user`, the user ID of all processes of this node; empty if it can."""
     pod_context = spec.get("securityContext") or {}
     for group in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(group) or ()):

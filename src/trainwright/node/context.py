@@ -98,7 +98,7 @@ class StatusWriter:
                 return True
 
     async def _write(self, report: StatusReport) -> None:
-        """Write the newest status. If the status has changed meanwhile, write it again."""
+        """Write the newest status. If the status changes during the write, write the new status, too."""
         while not report.gone:
             report.dirty = False
             body = report.compose()
@@ -120,7 +120,7 @@ class StatusWriter:
                 return
 
     async def _is_replaced(self, report: StatusReport) -> bool:
-        """Whether the pod is gone or replaced by a new pod of its name. If not, `_write` writes the status again."""
+        """After a conflict: whether the pod is gone, or a new pod has its name. If neither, `_write` tries again."""
         try:
             found = await self._cluster.get(_PODS, report.key)
         except NotFoundError:

@@ -63,7 +63,8 @@ _REQUESTS = Resource(
 _MAX_NAME_PART = 200
 #: The pause between two reads of an open request doubles from the first to the second value.
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
-#: If a request is not approved after this time, no rule approves it, and the agent logs how to approve it by hand.
+#: After this time without approval, the agent assumes that no rule will approve its request. The agent then logs how
+#: to approve the request by hand.
 _APPROVAL_RULE_SECONDS = 3.0
 #: The agent renews a certificate after a part of its lifetime: the first value plus a random number up to the second
 #: value. The random number is different on each machine, so that machines do not send their requests at the same time.
@@ -180,7 +181,7 @@ class NodeIdentity:
                 _LOG.warning(_WAITING, self.node, name)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _MAX_POLL_SECONDS)
-            with suppress(UnavailableError, TooManyRequestsError):  # read the request again after the next pause
+            with suppress(UnavailableError, TooManyRequestsError):  # after an error, read again after the next pause
                 found = await self._ensured(cluster, body)
 
     async def _ensured(self, cluster: KubeCluster, body: Body) -> Body:
@@ -257,8 +258,8 @@ class NodeIdentity:
     async def _until_due(self) -> float:
         """Wait until the certificate must be renewed. Returns the time at which it expires, in seconds since 1970."""
         found = await asyncio.to_thread(validity, self._certificate)
-        # Signers set `begins` to some minutes before the signing, since the clock of a machine may be slow. The time at
-        # which the agent wrote the file is closer to the time of the signing.
+        # Signers set `found.begins` to some minutes before the signing, since the clock of a machine may be slow. So
+        # the lifetime counts from the time at which the agent wrote the file, which is closer to the signing.
         stored = datetime.fromtimestamp(self._certificate.stat().st_mtime, UTC)
         begins = max(found.begins, min(stored, found.ends))
         due = begins + (found.ends - begins) * self._renewal_part

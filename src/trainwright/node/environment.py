@@ -71,7 +71,7 @@ def resource_field(ref: Body, pod: Body, container: Body, facts: PodFacts, path:
         container = known[other]
     resources = container.get("resources") or {}
     asked = resources.get("limits") or {}
-    if part == "requests":  # an API server sets a missing request to the limit
+    if part == "requests":  # a missing request counts as the limit, as in an API server
         asked = asked | (resources.get("requests") or {})
     amount = quantity(asked.get(name))
     if not amount and part == "limits":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hosts files of sandboxed pods: one per namespace, updated when pods and services change.
 
-When the first container of a pod starts, the hosts file has all names that existed before the pod. The files are
-bind-mounted into pods, so the agent rewrites them in place: a pod would not see a new file of the same name.
+When the first container of a pod starts, the hosts file has all names that existed before the pod was created. The
+files are bind-mounted into pods, so the agent rewrites them in place: a pod would not see a new file of the same name.
 
 An agent that replaces a kubelet must not read the pods of other nodes. It reads the addresses of these pods from
 EndpointSlices, which list all pods of a Service. So, as in DNS, a pod of another node has a name only if a Service
@@ -127,7 +127,7 @@ def _index(pods: list[PodHost], keys: set[str]) -> dict[tuple[str, str, str], li
 
 
 def _selected(service: ServiceSelection, index: dict[tuple[str, str, str], list[PodHost]]) -> list[PodHost]:
-    """The pods of a service. Only pods with its rarest label are searched, so that the cost stays linear."""
+    """The pods of a service. Only pods with the service's rarest label are checked, to keep the cost linear."""
     found = [index.get((service.namespace, key, value), []) for key, value in service.labels]
     fewest = min(found, key=len, default=[])
     wanted = set(service.labels)
@@ -151,12 +151,12 @@ class HostsFiles:
         self._folder = folder
         self._settings = settings
         self._notify = notify
-        #: The addresses that this agent has assigned, by pod UID. An address is here before the pod's status has it.
+        #: The addresses that this agent has assigned, by pod UID. The status of the pod gets its address later.
         self.assigned: dict[str, str] = {}
         self._pods: dict[Key, PodHost] = {}
         self._services: dict[Key, ServiceSelection] = {}
         self._slices: dict[Key, tuple[Endpoint, ...]] = {}
-        #: The newest resource version of a service, and of a pod, that this agent has seen.
+        #: The newest resource version that this agent has received for services, and for pods.
         self._services_version = 0
         self._pods_version = 0
         self._pods_progress = asyncio.Event()
@@ -244,7 +244,7 @@ class HostsFiles:
         self._next_write_at = loop.time() + pause
 
     async def _list_services(self) -> None:
-        """List the services to get a newer version at once. Their watch is silent as long as no service changes."""
+        """List the services to get their newest resource version. The watch sends it only when a service changes."""
         try:
             self._services_listed(await self._cluster.list(SERVICES.whole()))
         except ApiError as error:

@@ -27,7 +27,7 @@ _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _TOKENS = Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest")
 _ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview")
 _SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview")
-#: Resources for which a rule of the API server holds: a node can read an object only if a pod of the node refers to it.
+#: A node can read an object of these resources only if one of its pods refers to the object (rule of API servers).
 _REFERENCED = frozenset({SECRETS.id, CONFIG_MAPS.id, CLAIMS.id, "persistentvolumes"})
 #: Pauses before retries after a 403, in seconds: the Node authorizer may learn of a new pod later than the agent does.
 _PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)

@@ -86,7 +86,7 @@ async def _open_pod(pod: PodState) -> None:
             raise _DevicesBusyError(f"the requested devices ({wanted}) are not free on this node")
         pod.devices = devices
     request = await _open_request(pod)
-    pod.opened = True  # set before the request: if the worker is cancelled during the request, the pod is closed
+    pod.opened = True  # set before the request, so that a worker that is cancelled during the request closes the pod
     try:
         await context.link.open(request)
     except SupervisorRefused:
@@ -192,7 +192,7 @@ async def _refresh_tokens(pod: PodState, lifetime: float) -> None:
     while True:
         await asyncio.sleep(wait)
         wait = interval / _RETRY_DIVISOR
-        with contextlib.suppress(ContainerConfigError, OSError, ApiError):  # the old token is still valid for a while
+        with contextlib.suppress(ContainerConfigError, OSError, ApiError):  # retry later: the old token is still valid
             found = await _fetch(pod, sources.in_projected_volumes(pod.body))
             await asyncio.to_thread(volumes.rewrite_projected, _volume_input(pod, found))
             wait = interval
@@ -232,7 +232,7 @@ def _limits(body: Body) -> Limits:
 def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.Future[Started]) -> None:
     refusal = answer.exception()
     if isinstance(refusal, SupervisorLost):
-        return  # the agent tells all its workers that the supervisor is lost
+        return  # `Agent._supervisor_lost` tells all workers about the loss
     if isinstance(refusal, SupervisorRefused):
         pod.context.link.on_ended.pop(container.id, None)
         code = refusal.code or _START_ERROR_CODE
@@ -311,7 +311,7 @@ async def delete_object(pod: PodState) -> None:
     """Delete the pod object without a grace period, since none of its containers runs any more."""
     context = pod.context
     if context.reports.closing and not context.settings.kubelet:
-        return  # the embedded engine ends, and its objects end with it
+        return  # no need to delete: all objects end with the embedded engine
 
     async def delete() -> None:
         with contextlib.suppress(NotFoundError, ConflictError):
@@ -329,5 +329,5 @@ async def remove_files(pod: PodState) -> None:
     settings = pod.context.settings
     if pod.has_folder and not settings.keep:
         await asyncio.to_thread(shutil.rmtree, pod.folder, ignore_errors=True)
-    if settings.kubelet and not settings.keep:  # after the object is gone, the API serves no logs
+    if settings.kubelet and not settings.keep:  # without the object, `kubectl logs` cannot show the logs
         await asyncio.to_thread(logs.remove_logs, Path(settings.folder), pod.key.name, pod.uid)

@@ -121,7 +121,7 @@ class SupervisorLink(asyncio.Protocol):
         self._lines = LineSplitter(_MAX_MESSAGE_BYTES)
         self._out: list[bytes] = []
         self._closing = False
-        #: Why requests fail once the supervisor is lost.
+        #: How the supervisor was lost: the message of SupervisorLost. Every request fails with this error then.
         self.loss = f"the supervisor (process {process.pid}) has ended"
 
     @classmethod

@@ -22,7 +22,7 @@ _MAX_DIGITS = 19
 #: Maximum of `sinceSeconds`: about 32 years. Every log is younger, and the value is safe to subtract from a date.
 _MAX_SINCE_SECONDS = 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-#: A function that returns the log of a container. The call, not the iteration, raises NotFoundError or InvalidError.
+#: A function that returns the log of a container. The call raises NotFoundError or InvalidError, before the iteration.
 Logs = Callable[[Key, str, LogPart], AsyncGenerator[bytes, None]]
 #: A function that returns whether a user with these groups may read logs.
 Authorizer = Callable[[str, list[str]], Awaitable[bool]]

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.1
 
 
 class LogLines:
-    """Drops lines from before `part.since`, and removes the timestamps unless the request asks for them."""
+    """Drops lines that are older than `part.since`, and removes the timestamps unless the request asks for them."""
 
     def __init__(self, part: LogPart) -> None:
         self._with_timestamps = part.timestamps
@@ -34,7 +34,7 @@ class LogLines:
         self._timestamp = b""
 
     def feed(self, data: bytes) -> bytes:
-        """The part of the data to show. An incomplete timestamp is kept for the next call."""
+        """Take the next data of the log; return the part to show. An incomplete timestamp waits for the next call."""
         out: list[bytes] = []
         data, self._rest, position = self._rest + data, b"", 0
         while position < len(data):
@@ -157,7 +157,7 @@ def _tail_start(files: list[str], lines: int) -> tuple[int, int]:
     return 0, 0
 
 
-#: The names of logs begin with this many characters of the pod's UID.
+#: The file name of a log begins with this many characters of the pod's UID.
 UID_PREFIX_LENGTH = 8
 
 
@@ -178,7 +178,7 @@ def remove_stale_files(folder: Path, present: Collection[str]) -> None:
     known = {uid[:UID_PREFIX_LENGTH] for uid in present}
     for log in folder.glob("logs/*/*"):
         if log.name.partition("-")[0] not in known:
-            with suppress(OSError):  # `unlink` fails for a folder; the agent made no folder here
+            with suppress(OSError):  # `unlink` fails for a folder: the folder stays, since it is not a log
                 log.unlink()
     for logs in folder.glob("logs/*"):
         with suppress(OSError):

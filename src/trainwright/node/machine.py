@@ -16,7 +16,7 @@ from trainwright.errors import UsageError
 from trainwright.node.devices.inventory import DeviceSet, inventory
 from trainwright.node.requests import PODS
 
-#: A memory limit of at least this size means "no limit". Version 1 has no word for that: it writes a very large number.
+#: A memory limit of at least this size means "no limit". Version 1 of control groups then has a very large number.
 _NO_LIMIT_BYTES = 2**60
 
 

@@ -31,7 +31,7 @@ _NETWORK_HOLDER_KILLED = (
     "the process that holds the network of this machine's nodes was killed: pods continue to run, but agents that start"
     " from now on get another network, which the pods of this agent do not reach; restart all agents to repair this"
 )
-#: A device stays leased for this many seconds after the end of its pod. The supervisor unlocks it within this time.
+#: A device stays leased for this many seconds after the end of its pod. The supervisor has this time to unlock it.
 _DEVICE_LINGER_SECONDS = 1.0
 
 
@@ -45,7 +45,7 @@ class LocalNode:
         self._link: SupervisorLink | None = None
         self._agent: Agent | None = None
         self._lock = _lock_folder(Path(settings.folder))
-        # Pretended devices are not leased, since several agents on one machine may pretend to have the same devices.
+        # Devices that the user only pretends to have are not leased, since several agents may pretend to have them.
         real = {name: found for name, found in settings.devices.items() if not found.pretended}
         self._devices = DevicePool({settings.node: real}, "", WallClock())
         self._devices.linger = _DEVICE_LINGER_SECONDS
@@ -69,7 +69,7 @@ class LocalNode:
         if sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._member = member = await asyncio.to_thread(join, network)
-        # If there are notices of the network, they say why pods cannot reach addresses outside this machine.
+        # The network has notices only if pods cannot reach addresses outside this machine; the notices say why.
         self._settings = replace(
             self._settings,
             runtime="sandbox",

@@ -23,7 +23,7 @@ _NODES = NODES.whole()
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 #: The namespace of the leases of nodes, and the seconds for which a lease is valid: both as a kubelet has them.
 _LEASE_NAMESPACE, _LEASE_SECONDS = "kube-node-lease", 40
-#: The agent writes the whole status at every 30th heartbeat, and when a heartbeat is later than 1.5 intervals.
+#: The agent writes the whole status at every 30th heartbeat, and if the heartbeat before was over 1.5 intervals ago.
 _HEARTBEATS_PER_STATUS = 30
 _MAX_LATE_INTERVALS = 1.5
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")

@@ -29,8 +29,8 @@ from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFa
 from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
-#: Limits of a termination message. The first limit is for the message file. If the message is the end of the log, the
-#: other two limits apply.
+#: Limits of a termination message: bytes from the message file; bytes and lines from the end of the log, if the log
+#: is used instead.
 _MESSAGE_BYTES = 4096
 _LOG_TAIL_BYTES = 2048
 _LOG_TAIL_LINES = 80
@@ -158,7 +158,7 @@ class PodState:
         self.restart_policy: str = spec.get("restartPolicy") or "Always"
         self.hostname = str(spec.get("hostname") or meta["name"])[:_MAX_HOSTNAME_LENGTH].rstrip("-.")
         self.folder = f"{context.settings.folder}/pods/{self.uid}"
-        #: Whether the folder exists and must be removed with the pod.
+        #: Whether the pod uses `folder`. If so, the agent removes `folder` with the pod.
         self.has_folder = False
         #: Whether the supervisor has opened the pod and must close it.
         self.opened = False
@@ -214,7 +214,7 @@ class PodState:
 
     @property
     def facts(self) -> environment.PodFacts:
-        """The values that variables may refer to and that are not in the pod object."""
+        """The facts that variables and files of the downward API need and that the pod object does not have."""
         settings = self.context.settings
         return environment.PodFacts(settings.node, self.address, settings.address, settings.offered)
 
@@ -243,8 +243,9 @@ class PodState:
 
     def _status(self) -> dict[str, Any]:
         settings = self.context.settings
-        failure = self.failure if self.ended else None  # shown only after the pod has ended
-        # An agent that replaces a kubelet must assign an address first. The engine has reserved one before the start.
+        failure = self.failure if self.ended else None  # the status shows a failure only after the pod has ended
+        # An agent that replaces a kubelet assigns the pod's own address when the pod starts. Before that, the status
+        # has no address. The engine reserves the address of a pod earlier.
         address = self.address if self.assigned_address or not self.has_own_network or not settings.kubelet else ""
         policy, start, host = self.restart_policy, rfc3339(self.start_time), settings.address
         facts = StatusFacts(policy, start, address, host, failure, self.stopped, settings.kubelet)
@@ -255,7 +256,7 @@ class PodState:
         return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
 
     def _restore(self, status: Body) -> None:
-        """Continue from the status that an earlier agent has written. Containers that ran at that time have ended."""
+        """Continue from the status that an earlier agent has written. Containers that run in that status have ended."""
         statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
         by_name = {one["name"]: one for one in statuses}
         for container in self.containers:
@@ -270,7 +271,7 @@ class PodState:
                 view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
                 self._restore_running(container)
             elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
-                view.state = view.last  # the container waited for a restart, which is not counted yet
+                view.state = view.last  # the state before the back-off; the restart is not counted yet
 
     def _restore_running(self, container: ContainerRecord) -> None:
         """Record how a container of an earlier agent ended, from the journal of its supervisor, or as unknown."""

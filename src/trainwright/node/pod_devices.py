@@ -115,7 +115,7 @@ class NodeDevices:
             await asyncio.wait_for(self._freed.wait(), seconds)
 
     def variables(self, spec: Body, index: int, held: Granted, *, init: bool) -> dict[str, str]:
-        """The variables that list a container's devices. Without devices they are set to "": unset would mean all."""
+        """The variables that list a container's devices; "" if it has none, since an unset variable means all."""
         containers = spec["initContainers"] if init else spec["containers"]
         variables: dict[str, str] = {}
         for resource, found in self.by_resource.items():

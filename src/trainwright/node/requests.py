@@ -23,8 +23,9 @@ def asks(spec: Body) -> Amounts:
 
     The main containers run at the same time, so their requests are added. Init containers run earlier, one after the
     other. The result is the larger number: this sum, or the largest request of an init container. Sidecars (init
-    containers with restartPolicy Always) continue to run, so their requests are added to all later requests. Requests
-    of the pod as a whole (`spec.resources`) replace the result. `spec.overhead` is added at the end.
+    containers with restartPolicy Always) continue to run, so their requests are added to the requests of all later
+    containers. A resource in `spec.resources` replaces the result for this resource. At the end, `spec.overhead` is
+    added.
     """
     total: Amounts = {}
     peak: Amounts = {}

@@ -11,7 +11,7 @@ from trainwright.node.devices.inventory import DeviceSet
 from trainwright.node.supervisor.protocol import Config, NetworkConfig
 
 Runtime = Literal["sandbox", "process"]
-#: The verb of the message with which an agent in its own process tells the engine that it is alive.
+#: The name of the engine call with which an agent in a process of its own shows that the agent is alive.
 HEARTBEAT = "heartbeat"
 CHOSEN = "every pod has its own network, processes and mounts"
 PLAIN = "pods are plain processes that share this machine's network and files"
@@ -51,7 +51,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     cwd: str
     #: Whether the agent keeps the files of pods whose objects are gone.
     keep: bool = False
-    #: The address of this machine that pods see.
+    #: The address of this machine (`hostIP`); also the address of pods that have no address of their own.
     address: str = "127.0.0.1"
     labels: dict[str, str] = field(default_factory=dict)
     capacity: dict[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from msgspec import Struct
 #: The watcher looks at the process ten times per grace period; the interval stays within these bounds.
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.05, 1.0
 _LOOKS_PER_GRACE = 10
-#: The time between two looks counts as at most this many intervals. During a longer pause, the watcher did not run.
+#: The time between two looks counts as at most this many intervals: in the rest of the time, the watcher did not run.
 _MAX_COUNTED_INTERVALS = 2
 #: A process that is silent but not stopped gets this multiple of the grace period, since it may still answer.
 _HUNG_GRACE_FACTOR = 6
@@ -63,7 +63,7 @@ class Look(Struct, frozen=True):
 
 
 class Silence(Struct, frozen=True):
-    """The sum of the looks since the last answer, in seconds."""
+    """How long a process has been silent: the sum of the seconds of all looks since its last answer."""
 
     #: Seconds in which the process did not answer although it could have answered.
     seconds: float = 0.0
@@ -89,7 +89,7 @@ def judge(before: Silence, look: Look, limits: SilenceLimits) -> Silence:
             seconds += min(counted, look.cpu)
         case "D":
             blocked += counted
-        case "Z" | "X":  # the process has ended; the link to it notices that
+        case "Z" | "X":  # the process has ended: its parent process notices the end
             pass
         case _:
             seconds += counted

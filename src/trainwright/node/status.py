@@ -52,7 +52,7 @@ class StatusFacts(Struct, frozen=True):
     failure: PodFailure | None = None
     #: Whether the agent starts no container any more, whatever the restart policy says.
     stopped: bool = False
-    #: Whether only the agent's own conditions are written, since the API server merges them with other conditions.
+    #: Whether the status has only the agent's own conditions. The API server then keeps the other conditions.
     own_only: bool = False
 
 
@@ -135,7 +135,7 @@ def _container_status(one: ContainerView) -> dict[str, Any]:
 
 
 def _conditions(own: dict[str, tuple[str, str]], before: dict[str, Body], now: str) -> list[Body]:
-    """The agent's conditions. A reason makes a condition False, but Initialized with PodCompleted stays True."""
+    """The agent's conditions. A condition with a reason is False, except Initialized with the reason PodCompleted."""
     found = []
     for kind, (reason, message) in own.items():
         value = "False" if reason and (reason != "PodCompleted" or kind != "Initialized") else "True"

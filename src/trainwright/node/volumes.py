@@ -32,7 +32,7 @@ from trainwright.node.supervisor.protocol import Mount
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a path inside the pod
 #: Paths that exist for a process of this machine without a mount, or that the process does not need.
 PRESENT_PATHS = (_SHARED_MEMORY, "/var/run/secrets/kubernetes.io/serviceaccount")
-#: API servers add a volume to every pod. The name of this volume has this prefix.
+#: API servers add a volume with a service account token to pods. The name of this volume has this prefix.
 _INJECTED_PREFIX = "kube-api-access-"
 SUPPORTED = ("emptyDir", "hostPath", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI")
 PROJECTED_SOURCES = ("serviceAccountToken", "configMap", "secret", "downwardAPI")
@@ -92,7 +92,7 @@ def rewrite_projected(subject: VolumeInput) -> None:
 
 
 def shared_memory_size(pod: Body) -> int | None:
-    """The size of the pod's /dev/shm in bytes. If no volume sets the size, 0 or None: the supervisor chooses it."""
+    """The size of the pod's /dev/shm in bytes. 0 or None: no volume sets it, so the supervisor chooses it."""
     spec = pod["spec"]
     sizes = {
         volume["name"]: _size_limit(volume["emptyDir"])
@@ -218,7 +218,7 @@ def _projected_files(subject: VolumeInput, source: Body, path: str) -> Files:
         where = f"{path}.sources[{index}]"
         match part:
             case {"serviceAccountToken": wanted}:
-                # Without service accounts (`trainwright run`) no token file is written. The preflight check says so.
+                # Without service accounts (`trainwright run`) no token file is written. The preflight check reports it.
                 if body := subject.sources.get(token_source(wanted)):
                     name = _inner_path(str(wanted.get("path", "")), f"{where}.serviceAccountToken.path")
                     files[name] = str(body["token"]).encode(), mode

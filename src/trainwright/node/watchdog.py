@@ -40,7 +40,7 @@ class Watchdog:
         self._answered = True
 
     async def run(self, on_blocked: Callable[[Silence], None]) -> Silence:
-        """Wait until the process counts as stopped or hung. Calls `on_blocked` when it has waited long for a disk."""
+        """Wait until the process counts as stopped or hung. Calls `on_blocked` if the process waits long for a disk."""
         loop = asyncio.get_running_loop()
         silence, last = Silence(), loop.time()
         while True:
@@ -119,11 +119,14 @@ async def fence(supervisor: Process, folder: Path, on_stuck: OnStuck) -> None:
     await _kill_until_none(lambda: _kill_pods(supervisor, folder), on_stuck)
     supervisor.send(signal.SIGKILL)
     await _kill_until_none(lambda: [] if supervisor.ended() or supervisor.pidfd < 0 else [supervisor.pid], on_stuck)
-    await _kill_remaining(folder, on_stuck)  # if SIGCONT continued the supervisor, some processes may be left
+    await _kill_remaining(folder, on_stuck)  # a supervisor that got SIGCONT may have started more processes
 
 
 def _kill_pods(supervisor: Process, folder: Path) -> list[int]:
-    """Stop the supervisor, kill its pods. Returns the processes that still ran, and the supervisor if it still runs."""
+    """Stop the supervisor and kill its pods.
+
+    Returns the processes of pods that still ran. If the supervisor is not stopped yet, its process is returned, too.
+    """
     supervisor.send(signal.SIGSTOP)
     if not _HAS_PROC:
         for entry in _running_containers(folder).values():

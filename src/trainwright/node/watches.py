@@ -58,7 +58,7 @@ class ResourceFollower:
             self._wait = min(2 * self._wait, self._delays.max_api_retry)
 
 
-#: If the watch already has a newer ConfigMap than the agent has read for a container, a wait takes only this time.
+#: A wait takes only this time if the watch received a newer version of the ConfigMap before the wait began.
 _REREAD_DELAY_SECONDS = 0.05
 #: The watch of one ConfigMap ends this many seconds after the last wait, since a container often waits several times.
 _IDLE_WATCH_SECONDS = 30.0
@@ -77,7 +77,7 @@ class ConfigMapWaiter:
         self._woken = asyncio.Event()
 
     async def wait_changed(self, known: Mapping[Key, int], seconds: float) -> None:
-        """Wait until a ConfigMap is newer than its known version, at most `seconds`. Version 0: it did not exist."""
+        """Wait, at most `seconds`, until a ConfigMap is newer than its version in `known`; 0: it did not exist."""
         if not known:
             await asyncio.sleep(seconds)
             return
@@ -96,7 +96,7 @@ class ConfigMapWaiter:
             if self._label_watch is None:
                 follower = ResourceFollower(self._cluster, CONFIG_MAPS.whole(), Selection(labels=KIND), self._delays)
                 self._label_watch = watch = loop.create_task(follower.run(self._listed, self._changed))
-                # If the agent is not allowed to watch, containers look for their ConfigMaps again after each delay.
+                # If the agent is not allowed to watch, each wait takes all its `seconds`; then the agent reads again.
                 follower.on_forbidden = lambda _: watch.cancel()
             yield
             return

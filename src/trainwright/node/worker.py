@@ -185,7 +185,7 @@ class PodWorker:
         container.backoff = longer if container.backoff else delays.restart_backoff
 
     def _begin_stop(self, grace: float) -> None:
-        """Stop the pod within `grace` seconds, or at the earlier time that an earlier call has set."""
+        """Stop the pod within `grace` seconds. If an earlier call has set an earlier time, this earlier time stays."""
         self.pod.kill_by(loop_time() + grace)
         if self._stop_task is None or self._stop_task.done():
             self._stop_task = self._loop.create_task(self._stop())
@@ -195,7 +195,7 @@ class PodWorker:
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
         if not self.pod.ended:
-            deadline = self.pod.kill_time or 0.0  # None only if the supervisor was lost: then no container runs
+            deadline = self.pod.kill_time or 0.0  # `kill_time` is None only if the supervisor is lost: nothing runs
             running = [one for one in self.pod.containers if one.live]
             await asyncio.gather(*(lifecycle.stop_container(self.pod, one, deadline) for one in running))
             self.pod.stopped = True
