@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Foreign processes on the GPUs of this run: no run has started them. They take memory and time from our pods.
 
-A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists such programs.
+A lease excludes other runs from a device, but not programs that a user started by hand. The driver lists all
+processes on each GPU, also the processes of such programs.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class ForeignProcess(Struct, frozen=True):
 
 
 def foreign(environment: Mapping[str, str], devices: Iterable[str], folder: LeaseFolder) -> list[ForeignProcess]:
-    """The processes on these GPUs that are no descendants of a lease holder. The driver may need seconds to answer."""
+    """The processes on these GPUs that are neither lease holders nor their descendants. The driver may need seconds."""
     indexes = {uuid: index for index, uuid in listed_gpus(environment)}
     wanted = set(devices)
     found = []

@@ -21,7 +21,7 @@ KNOWN_VARIABLES: dict[str, tuple[str, ...]] = {
     "huawei.com/Ascend910": ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES"),
 }
 _QUERY = ("--query-gpu=index,uuid", "--format=csv,noheader")
-#: Maximum wait for the driver: a faulty driver can hang for minutes, and jobs without GPUs need not wait for it.
+#: Maximum wait for the driver: a faulty driver can hang for minutes. After this time, its answer counts as empty.
 _DRIVER_TIMEOUT_SECONDS = 10.0
 
 

@@ -80,7 +80,7 @@ class HeldDevice(Struct, frozen=True):
 
 
 class DeviceLease:
-    """A device that this process holds, until `close` and until every process that inherited `fd` has ended."""
+    """A device that this process holds until `close`. A process that inherited `fd` holds the device until it ends."""
 
     def __init__(self, resource: str, device: str, fd: int) -> None:
         self.resource, self.device, self.fd = resource, device, fd
@@ -95,7 +95,7 @@ class DeviceLease:
             os.ftruncate(self.fd, len(text))
 
     def close(self) -> None:
-        """Release the device. Safe to call twice."""
+        """Close `fd`. Other processes that inherited `fd` still hold the device. Safe to call twice."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -235,10 +235,10 @@ def user_name(uid: int) -> str:
 
 
 def _described(data: bytes) -> LeaseHolder:
-    """Decode a description, which any user may have written: shorten its texts, and check the user of the process.
+    """Decode a description, which any user may have written: shorten its texts, and check its uid and pid.
 
-    A process that is not visible from this container is not checked. If the process belongs to another user, the name
-    gets the mark "unverified": the description is false, or the pid has been reused.
+    If the process with this pid belongs to another uid, "unverified" is added to the user name: the description is
+    false, or the pid has been reused. If this container cannot see the process, nothing is added.
     """
     try:
         holder = msgspec.json.decode(data, type=LeaseHolder)

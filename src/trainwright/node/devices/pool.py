@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices of one engine: which pod has which device, and the leases that exclude other runs and users.
 
-The scheduler grants devices before it binds pods: to all pods of a gang, or to none of them. The pool first sends each
-lease to the supervisor of the node. The supervisor holds the lease as long as a container can use the device.
+The scheduler grants devices before it binds pods: to all pods of a gang, or to none of them. A grant also sends
+each lease to the supervisor of the node. The supervisor holds the lease too, even if the engine is killed.
 
 A lease outlasts its pod by some seconds, so that the replacement pod gets the same devices. After a node is lost, the
-pool leases the node's devices again. This succeeds only when every process that was left on the node has ended.
+pool leases the devices of its pods again. This succeeds only when every old process with the device has ended.
 """
 
 import os
@@ -142,7 +142,7 @@ class DevicePool:
     # -- pods -----------------------------------------------------------------------------------------------------
 
     def grant(self, requests: Sequence[DeviceRequest]) -> dict[str, Granted] | None:
-        """Lease devices for all of these pods, and return them by pod UID. If too few are free: None, and no lease."""
+        """Lease devices for all of these pods; return them by pod UID. If too few are free: None, and no new lease."""
         chosen: dict[str, Granted] = {}
         taken: set[Device] = set()
         before = {one.uid: self._pods.pop(one.uid) for one in requests if one.uid in self._pods}
@@ -204,7 +204,7 @@ class DevicePool:
         return {device for _, granted in self._pods.values() for device in _devices(granted)}
 
     def _hand_over(self, request: DeviceRequest, lease: DeviceLease) -> None:
-        """Describe the holder, and send the lock to the supervisor."""
+        """Write the holder's description into the lock file, and send the lock to the supervisor of the pod's node."""
         meta = request.pod["metadata"]
         owner = next((one["name"] for one in meta.get("ownerReferences") or () if one.get("controller")), "")
         job = f"{meta.get('namespace', '')}/{owner}" if owner else ""

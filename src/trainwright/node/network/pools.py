@@ -5,7 +5,8 @@ A pool gives a returned address or port to a new pod as late as possible, becaus
 reach the old pod.
 
 A subnet lease ensures that two engines of a machine never use the same subnet. The lease is an abstract socket address,
-which the kernel releases when the last process with its descriptor ends. A subnet that has a route is not leased.
+which the kernel releases when the last process with its descriptor ends. A subnet is not leased if
+the machine has a route to the subnet or to a part of it.
 """
 
 import errno
@@ -96,7 +97,7 @@ class PortPool:
         self._taken: set[int] = set()
 
     def take(self, host: str) -> int:
-        """Take the next port that is not taken and at which no process listens, on this address or on all addresses."""
+        """Take the next port that is not taken, and that a server can bind now, both on `host` and on all addresses."""
         for _ in self._all:
             port, self._next = self._all[self._next], (self._next + 1) % len(self._all)
             if port not in self._taken and bindable(host, port) and bindable("", port):
@@ -168,7 +169,7 @@ class SubnetLease:
 
 
 def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
-    """Lease a free subnet. Two leases with the same `name` never share a subnet. Raises EngineError if none is free."""
+    """Lease a free subnet. Leases exclude each other only if they have the same `name`. Raises EngineError."""
     for subnet in _candidates(_routed(routes)):
         fd = _claimed(f"\0{name}/{subnet}")
         if fd is not None:

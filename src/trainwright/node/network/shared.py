@@ -72,7 +72,7 @@ class NetworkMember:
         if self._keeper is not None:
             with suppress(subprocess.TimeoutExpired):  # the keeper still has other members
                 self._keeper.wait(0.5)
-            self._keeper.returncode = self._keeper.returncode or 0  # the keeper may outlive us; Popen must not warn
+            self._keeper.returncode = self._keeper.returncode or 0  # so that Popen does not warn about a running keeper
 
 
 def join(name: str) -> NetworkMember:
@@ -91,7 +91,7 @@ def join(name: str) -> NetworkMember:
 
 
 def _connect(name: str) -> NetworkMember | None:
-    """Connect to the keeper; None if no keeper runs, or if the keeper ends now."""
+    """Connect to the keeper; None if no keeper runs, or if the keeper ends before it has sent `Welcome`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds: list[int] = []
     try:
@@ -170,7 +170,7 @@ class NetworkKeeper:
             for one in ready:
                 if one is self._listener:
                     self._admit()
-                else:  # a member sends nothing, so it has disconnected
+                else:  # members never send data, so a readable socket means that its member has disconnected
                     del self._members[one]
                     one.close()
             if not self._members:
@@ -220,7 +220,7 @@ def main() -> None:
 
 
 def _report(text: str) -> None:
-    """Print the first line and close the pipe, because the keeper outlives the process that started it."""
+    """Print the first line, and replace stdout by /dev/null: the keeper may outlive the process that reads stdout."""
     print(text, flush=True)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)

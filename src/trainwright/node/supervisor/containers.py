@@ -138,7 +138,7 @@ class Containers:
         self._memory.remove(end.pid)
         oom = container.exceeded_memory or container.group.oom()
         status: protocol.ExitStatus = {"code": end.code, "signal": end.signal, "oom": oom, "at": time.time()}
-        if not self.closing:  # a supervisor that ends kills its containers; the journal does not record such ends
+        if not self.closing:  # a closing supervisor kills its containers, and does not record their ends
             self._journal.ended(container.name, status)
         self._runtime.ended(container.name)
         container.pipe.drain()

@@ -159,7 +159,7 @@ class Control:
 
     def _turn(self) -> bool:
         for _ in range(min(_REQUESTS_PER_TURN, len(self._queue))):
-            if self._queue:  # a request may end the connection, which clears the queue
+            if self._queue:  # an earlier request may have closed the connection; closing empties the queue
                 self._handle(self._queue.popleft())
         self.flush()
         return bool(self._queue)

@@ -63,7 +63,7 @@ os.read(0, 1)
 
 
 def init_command(machine: str) -> list[str]:
-    """The path and the arguments of the program. The file in memory stays open as long as this process lives."""
+    """The command that starts PID 1. Its file in memory, if any, stays open as long as the supervisor lives."""
     if machine not in _MACHINES:
         return [sys.executable, "-I", "-S", "-c", _PYTHON]
     fd = os.memfd_create("init")
@@ -72,7 +72,7 @@ def init_command(machine: str) -> list[str]:
 
 
 def init_image(machine: str) -> bytes:
-    """The program as an ELF file: two headers and the code."""
+    """The machine code of PID 1 as an ELF file: two headers and the instructions."""
     number, code = _MACHINES[machine]
     instructions = bytes.fromhex(code)
     size = _HEADERS + len(instructions)
@@ -86,7 +86,7 @@ class Lifeline:
     """The pipe that all inits of a supervisor read: when the supervisor dies, they read the pipe's end and exit."""
 
     def __init__(self, *, ambient: bool) -> None:
-        """`ambient`: whether our capabilities come from a user namespace. If so, new programs get only ambient ones."""
+        """`ambient`: our capabilities come from a user namespace, so a new program keeps only ambient capabilities."""
         self._read, self._write = os.pipe()
         self._command = init_command(os.uname().machine)
         self._ambient = ambient

@@ -64,7 +64,7 @@ class Journal:
     def _append(self, entry: JournalEntry | ForgottenEntry) -> None:
         line = encode(entry)
         if self._last_line_cut:
-            line = END + line  # end the line that a full disk has cut, so that it does not damage this line
+            line = END + line  # a full disk has cut the last line: begin the new entry on its own line
         try:
             self._last_line_cut = os.write(self._file, line) < len(line)
         except OSError:

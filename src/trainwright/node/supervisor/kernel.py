@@ -38,7 +38,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(fd: int, flags: int) -> None:
-    """Enter the namespace `fd`. If `fd` is a pidfd, enter the namespaces of its process that have the types `flags`."""
+    """Enter the namespace `fd`. If `fd` is the pidfd of a process: enter its namespaces whose types are in `flags`."""
     _checked(_libc.setns(fd, flags))
 
 

@@ -41,7 +41,9 @@ _SHELL_SETS = ("PWD", "OLDPWD", "SHLVL")
 
 
 class Descriptors:
-    """The open files of a new process: `stdio` (three) and `inherited`. If `tty`, `stdio` is its controlling terminal.
+    """The open files of a new process: `stdio` (stdin, stdout and stderr) and `inherited`.
+
+    With `tty`, `stdio` is a terminal, and becomes the controlling terminal of the process.
 
     `entries`: the `cgroup.procs` files of one or two cgroups, which the process enters at its start. With entries,
     stdin must be /dev/null, and stdout and stderr must be the same file. This is no NamedTuple, because creating such a
@@ -128,7 +130,7 @@ class Runtime(Protocol):
         """
 
     def orphaned(self) -> None:
-        """Look for orphans: the loop has reaped an unknown process, whose children have no parent now."""
+        """Look for new orphans: the children of a process that the loop has reaped, and that the loop did not know."""
 
     def close(self, pod: str) -> None:
         """Kill the remaining processes of a pod and release what its containers shared. An unknown pod is no error."""
@@ -141,7 +143,8 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
     """Start a process in a new session. Raises StartRefused."""
     try:
         if fds.tty:
-            # A terminal that a session leader opens becomes its controlling terminal. /proc finds it in any namespace.
+            # The process leads a session, so a terminal that it opens becomes its controlling terminal. The path in
+            # /proc is valid in every mount namespace; the terminal's path in /dev is perhaps missing in the container.
             path = "/proc/self/fd/0" if os.path.isdir("/proc/self/fd") else f"'{os.ttyname(fds.stdio[0])}'"
             return _spawn(_shell(f'exec "$0" "$@" <>{path} >&0 2>&1', argv, env, cwd), env, cwd, fds)
         if not fds.entries:
@@ -150,7 +153,8 @@ def launch(argv: list[str], env: dict[str, str], cwd: str | None, fds: Descripto
             command = _shell(_ENTER_CGROUPS[len(fds.entries)], argv, env, cwd)
             stdio = (*fds.entries, *fds.stdio[len(fds.entries) :])
             return _spawn(command, env, cwd, Descriptors(*stdio, inherited=fds.inherited))
-        # A shell drops variables with unusual names. So the supervisor moves the new process into its cgroups.
+        # A shell would drop variables with unusual names. So no shell runs, and the supervisor itself moves the process
+        # into the cgroups.
         process = _spawn(argv, env, cwd, fds)
         join_cgroups(process.pid, fds.entries)
         return process
@@ -179,8 +183,8 @@ def _spawn(command: list[str], env: dict[str, str], cwd: str | None, fds: Descri
         start_new_session=True,
         pass_fds=fds.inherited,
     )
-    popen.returncode = 0  # the loop reaps the process; Popen must neither wait nor warn
-    if _original_limits and hasattr(resource, "prlimit"):  # Linux
+    popen.returncode = 0  # the loop reaps the process; a returncode keeps Popen from waiting and warning
+    if _original_limits and hasattr(resource, "prlimit"):  # only Linux has prlimit
         with contextlib.suppress(OSError):
             resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, _original_limits[0])
     return Process(popen.pid)
@@ -240,7 +244,7 @@ def _script_obstacle(shown: str, path: str) -> StartRefused | None:
     except OSError:
         return None  # a program can be executable but not readable
     line = first.split(b"\n", 1)[0].replace(b"\t", b" ") if first.startswith(b"#!") else b""
-    name = line[2:].strip(b" ").split(b" ", 1)[0]  # for the kernel, a carriage return is part of the name
+    name = line[2:].strip(b" ").split(b" ", 1)[0]  # the kernel reads a carriage return as part of this path
     if not name or os.access(name, os.X_OK):
         return None
     interpreter = os.fsdecode(name).removesuffix("\r")

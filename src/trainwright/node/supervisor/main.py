@@ -61,7 +61,7 @@ def main() -> None:
         lines.flush()
         sys.exit(3)
     if config.get("orphans") != "keep":
-        tree.wake_without_parent()  # after the runtime is made: entering a user namespace would undo this
+        tree.wake_without_parent()  # after `_make_runtime`: entering a user namespace would undo this call
     supervisor.run()
 
 
@@ -187,7 +187,7 @@ class Supervisor:
         return self._check_children
 
     def _handle_end(self, end: tree.ProcessEnd) -> bool:
-        """Report and reap a child. False: the child belongs to no container and no command."""
+        """Report and reap a child. False: the child is neither a container's main process nor a command."""
         container = self._containers.end(end)
         if container is not None:
             self._service.container_ended(container)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masquerading: packets from pods to the outside get the machine's own address, by rules of iptables or nft.
 
-Rules are the only resource that would outlive a killed supervisor. A tag in each rule contains the pid and the start
+The kernel does not remove these rules when a supervisor is killed. A tag in each rule contains the pid and the start
 time of the supervisor that owns the rule. The next supervisor removes rules whose owner is dead.
 """
 
@@ -95,7 +95,7 @@ def remove_stale_rules() -> bool:
     """Remove the rules of dead supervisors; return whether no rules are left."""
     unused = True
     for tool in _installed():
-        with contextlib.suppress(OSError):  # a tool that does not work has made no rules
+        with contextlib.suppress(OSError):  # if a tool does not work here, no supervisor has made rules with it
             unused = not _remove_stale(tool) and unused
     return unused
 

@@ -40,7 +40,7 @@ _RESTRICTIONS = {
 
 
 class ContainerMount(NamedTuple):
-    """Mount `source` (file or folder) or new memory at `target`. With both, the pod's containers share the memory."""
+    """A mount at `target`: a file or folder (`source`) or memory. With both: memory that the pod's containers share."""
 
     target: str
     source: str | None
@@ -229,7 +229,7 @@ class MountOverlay:
         self._add_covered("/", entries)
 
     def _replace_root(self, entries: list[FolderEntry]) -> None:
-        """Mount all entries of the old root in a new root. The new root is unbindable: it must not contain itself."""
+        """Mount all entries of the old root in a new root. The new root is unbindable: no mount may include it."""
         root = self._root
         if root is None:
             root = next(f"/{one.name}" for one in entries if stat.S_ISDIR(one.mode) and one.name != "proc")
@@ -243,7 +243,7 @@ class MountOverlay:
         kernel.pivot(root)
 
     def _add_covered(self, base: str, entries: list[FolderEntry]) -> None:
-        """Record that folders may now be created in `base`, but not in its old folders, which are still the host's."""
+        """Record that folders may now be created in `base`, but not in its existing folders, which are the host's."""
         self.writable[base] = True
         for entry in entries:
             os.close(entry.handle)
@@ -252,7 +252,10 @@ class MountOverlay:
 
 
 def _cover(base: str, entries: list[FolderEntry]) -> None:
-    """Cover a folder with an overlay; its files can be replaced. If that fails: with a tmpfs that has all entries."""
+    """Cover a folder with an overlay. If that fails, cover it with a tmpfs, and mount the folder's entries there.
+
+    A program can replace the files in an overlay, but not the files in the tmpfs, which are mount points.
+    """
     lower = os.open(base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     mounted = _mount_points_in(base)
     try:
@@ -298,7 +301,7 @@ def _mirror(base: str, folder: int, entries: list[FolderEntry]) -> None:
     if any(_is_device(entry) for entry in entries):
         hidden = os.path.join(base, _HOST_LINK)
         os.mkdir(hidden)
-        kernel.mount("none", base, None, kernel.UNBINDABLE)  # the folder must not contain its own cover
+        kernel.mount("none", base, None, kernel.UNBINDABLE)  # the next mount must not include this cover
         _bind(folder, hidden)
         kernel.mount("none", base, None, kernel.PRIVATE)
     for entry in entries:

@@ -31,7 +31,7 @@ class Network:
         self.range = socket.inet_aton(base), int(prefix)
         self.gateway, self.host = self.at(_GATEWAY), self.at(_HOST)
         self.connected = False  # whether the namespace has a link to the outside network
-        self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely begin with the same number
+        self._generation = os.getpid() & _MAX_GENERATION  # two supervisors rarely begin with equal generations
         self.net, self.links = kernel.in_thread(lambda: self._create() if net is None else self._join(net))
 
     def _create(self) -> tuple[int, netlink.Netlink]:
@@ -68,7 +68,7 @@ class Network:
         )
 
     def _add_link(self, net: int, value: bytes, mac: bytes) -> None:
-        """Create the pod's link. Its index contains a new number: the kernel may still be removing an earlier link."""
+        """Create the pod's link. Its index has a new generation: the kernel may still be removing an earlier link."""
         for left in reversed(range(_MAX_TRIES)):
             self._generation = self._generation % _MAX_GENERATION + 1
             index = self._generation << 16 | int.from_bytes(value[2:], "big")

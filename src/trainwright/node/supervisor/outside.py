@@ -86,7 +86,7 @@ class UsermodeNetwork:
         """End the helper."""
         assert self._helper.stdin is not None  # noqa: S101 - it is a pipe
         self._helper.stdin.close()
-        self._helper.returncode = 0  # the loop reaps the helper; Popen must neither wait nor warn
+        self._helper.returncode = 0  # the loop reaps the helper; a returncode keeps Popen from waiting and warning
 
 
 def _is_served(network: Network) -> bool:

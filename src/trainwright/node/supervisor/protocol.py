@@ -64,7 +64,7 @@ class OpenPod(TypedDict):
     tmp: NotRequired[str | None]
     #: The size of /dev/shm in bytes.
     shm: NotRequired[int | None]
-    #: Folders below /tmp that stay visible.
+    #: Folders of the host that stay visible, even if they are below /tmp.
     keep: NotRequired[list[str]]
 
 

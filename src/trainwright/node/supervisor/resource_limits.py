@@ -200,7 +200,10 @@ def _inside(root: str, point: str, own: str) -> str:
 
 
 def _delegating_folder(point: str, own: str, controller: str) -> str | None:
-    """The nearest cgroup upwards whose children can use the controller: usually not ours, since ours has processes."""
+    """The nearest cgroup, from our own cgroup upwards, that we may write to and whose children can use the controller.
+
+    Usually this is not our own cgroup: children of a cgroup that has processes cannot use most controllers.
+    """
     folder = own
     while folder.startswith(point):
         shared = controller in _read(f"{folder}/cgroup.subtree_control").split()

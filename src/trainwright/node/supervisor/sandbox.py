@@ -264,7 +264,7 @@ def _explained(refused: StartRefused, pod: SandboxPod, env: dict[str, str], cwd:
 
 
 def _overlay(pod: SandboxPod, container: SandboxContainer, name: str) -> MountOverlay:
-    """Allow new mount points in the working directory if it stays visible; a new root is in the pod's folder."""
+    """The overlay may create folders in a working directory that is in `keep`, and a new root in the pod's folder."""
     tmp, keep = pod.request.get("tmp"), pod.request.get("keep") or ()
     root = os.path.join(os.path.dirname(tmp), f"root-{name.replace('/', '_')}") if tmp else None
     return MountOverlay(root, container.cwd if container.cwd in keep else None)

@@ -65,9 +65,9 @@ def adopt() -> bool:
 
 
 def wake_without_parent() -> None:
-    """Let the kernel send SIGCONT to this process when its parent ends: if stopped, it could not notice that (Linux).
+    """Let the kernel send SIGCONT to this process when its parent ends (Linux): a stopped process could not react.
 
-    SIGKILL would be wrong: the containers would continue to run, and no process would end them.
+    SIGKILL instead of SIGCONT would be wrong: the containers would continue to run, and no process would end them.
     """
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -121,7 +121,7 @@ def kill_below(process: Process) -> list[int]:
     """SIGKILL all descendants of a process, which need not be our child. Returns the descendants that still ran."""
     living = [(parent, child) for parent, child in _descendants(process.pid) if _running(child)]
     below = [one for one in (held(child, parent) for parent, child in living) if one is not None]
-    if process.ended():  # then these may be descendants of another process, which has reused the pid
+    if process.ended():  # then `living` may be descendants of another process, which has reused the pid
         living = []
     for one in below:
         if living:
