@@ -11,7 +11,7 @@ from trainwright.model.child import BACKING_OFF, Waiting
 from trainwright.model.job import Body
 from trainwright.model.meta import CONTAINER_SCHEME, KIND
 
-#: Reasons that are normal or that say nothing new. These reasons are not shown.
+#: Reasons of a waiting container that are not shown: they are normal, or the phase of the pod already says the same.
 _ORDINARY_REASONS = frozenset({"ContainerCreating", "PodInitializing", "Completed", "Error", ""})
 #: Maximum number of characters of a reason; a longer reason is shortened.
 _MAX_REASON = 300

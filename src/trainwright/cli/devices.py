@@ -73,7 +73,7 @@ def declared(gpus: int | None, device: Sequence[str], device_config: str) -> dic
 
 
 def missing_variable_notices(devices: Mapping[str, DeviceSet]) -> list[str]:
-    """A notice for each resource without an environment variable. Containers cannot know which devices they have."""
+    """A notice for each resource without a variable. Only an environment variable tells a container its devices."""
     notices = []
     for name, found in devices.items():
         if found.ids and not found.variables:

@@ -109,9 +109,10 @@ def subject_of(body: Body) -> DocumentSubject:
 
 
 def _likely(version: object, word: object) -> Kind | None:
-    """The kind that the user probably means: the kind with this name, even if its apiVersion differs.
+    """The kind that the user probably means. If a kind has exactly this name, it is this kind, with any apiVersion.
 
-    Otherwise it is a kind with this apiVersion and a similar name. If one of the two is missing, only the other counts.
+    Otherwise it is a kind with this apiVersion and a similar name. If the apiVersion is missing, only the name is
+    compared. If the name is missing, it is the first kind with this apiVersion.
     """
     named = next((kind for kind in KINDS if kind.name == word), None)
     if named is not None:
@@ -124,7 +125,7 @@ def _likely(version: object, word: object) -> Kind | None:
 
 
 def _missing(body: Body) -> list[Problem]:
-    """Problems for a missing apiVersion or kind. If the kind is known, only its apiVersions are expected."""
+    """Problems for a missing apiVersion or kind. If the kind is known, the text lists only apiVersions of this kind."""
     meant = _misspelt(body.get("kind"))
     named = [kind for kind in KINDS if kind.name == body.get("kind") or kind == meant] or KINDS
     versions = " or ".join(version for kind in named for version in kind.served)
@@ -140,7 +141,7 @@ def _missing(body: Body) -> list[Problem]:
 
 
 def _misspelt(word: object) -> Kind | None:
-    """The kind whose name is similar to the word; None if the word is a kind of Kubernetes."""
+    """The kind whose name is similar to the word; None if the word is spelt correctly or is a kind of Kubernetes."""
     if not isinstance(word, str) or word in " ".join(_KUBERNETES_KINDS.values()).split():
         return None
     near = nearest(word, [kind.name for kind in KINDS])

@@ -152,7 +152,7 @@ def _raw() -> Iterator[None]:
 
 
 def _relay(connection: _Connection, terminal: int) -> int:
-    """Copy in both directions until the command has ended and all its output is shown; return its exit code."""
+    """Copy bytes between both terminals until the command has ended and its output is shown. Return its exit code."""
     with selectors.DefaultSelector() as selector:
         for fd in (0, terminal, connection.socket.fileno()):
             selector.register(fd, selectors.EVENT_READ)

@@ -234,9 +234,10 @@ def _role_and_index(pod: Body) -> tuple[str, int]:
 def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
     """The number of restarts of a replica, computed from its attempt.
 
-    A change of size or a restart of a whole role gives all replicas of the role the same new attempt, the epoch. This
-    attempt can be higher than the number of restarts of a replica. So the result is at most the number of restarts of
-    the whole job. If the job was resumed at least once, only the restarts after the last new epoch of the role count.
+    Each role has an epoch. An attempt is the epoch plus the replica's restarts in this epoch. A resume, a change of
+    size or a restart of a whole role begins a higher epoch, so an attempt can be higher than the number of restarts.
+    If the job was never resumed, the result is the attempt, but at most the number of restarts of the whole job.
+    If the job was resumed, the result is only the number of restarts in the current epoch.
     """
     attempt = int(labels.get(ATTEMPT) or 0)
     if not ledger.resumes:

@@ -17,7 +17,7 @@ from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE
 
 _POLL_SECONDS = 0.05
-#: An engine answers within milliseconds. If it takes longer than this, it is stopped (Ctrl-Z) or cannot work.
+#: An engine answers within milliseconds. After this time without an answer, the engine is probably stopped (Ctrl-Z).
 _ANSWER_TIMEOUT_SECONDS = 5.0
 
 

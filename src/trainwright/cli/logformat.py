@@ -67,8 +67,9 @@ class RateLimitFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        #: By text: a time that each written record moves on by one period. A record that would move this time into the
-        #: future is dropped. The second mapping counts the dropped records.
+        #: By text: a time. Each written record adds one period to this time. If the sum would be in the future, the
+        #: record is dropped. A time that is more than `_BURST` periods ago is first moved to `_BURST` periods ago.
+        #: `_dropped` counts the dropped records by text.
         self._next: dict[str, float] = {}
         self._dropped: dict[str, int] = {}
 

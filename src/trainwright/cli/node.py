@@ -260,7 +260,7 @@ def _entry(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
 
 
 def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
-    """Connect as the node itself. Use the stored certificate, unless the bootstrap file is for another cluster."""
+    """Connect as the node itself. Request a certificate if none is stored for the bootstrap file's cluster."""
     stored = identity.stored()
     if stored and not Path(given["bootstrap"]).expanduser().exists():
         return _Entry(identity, identity.access(), renewed=True)
@@ -272,7 +272,7 @@ def _bootstrapped(given: dict[str, Any], identity: NodeIdentity) -> _Entry:
 
 @asynccontextmanager
 async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession]:
-    """A session as the chosen user. During the block, the agent renews the certificate if `entry.renewed` is true."""
+    """Open a session. Request a certificate first if needed. Renew it during the block if `entry.renewed` is true."""
     identity, access = entry.identity, entry.access
     if entry.bootstrap is not None and (entry.request or not await _is_accepted(access)):
         access = await identity.obtain(entry.bootstrap, timeout)
@@ -291,7 +291,7 @@ async def _identified(entry: _Entry, timeout: float) -> AsyncIterator[ApiSession
 
 
 async def _is_accepted(access: Access) -> bool:
-    """Whether the API server accepts the stored certificate. If the cluster has a new CA, the server refuses it."""
+    """Whether the API server accepts the stored certificate. It refuses a certificate of an old CA."""
     session = ApiSession(access)
     try:
         await NodeCluster(HttpClient(session)).user()
@@ -304,7 +304,7 @@ async def _is_accepted(access: Access) -> bool:
 
 
 async def _check_user(cluster: NodeCluster, identity: NodeIdentity) -> None:
-    """Refuse the user of another node, because requests would fail. Warn about a user that is not a node's user."""
+    """Refuse the user of another node: it has no rights on this node. Warn about a user that is not a node's user."""
     user = await cluster.user()
     if user == identity.user or not user:
         return
@@ -372,7 +372,7 @@ def _capacity(given: dict[str, Any]) -> machine.NodeCapacity:
 
 
 def _api_variables(server: str) -> dict[str, str]:
-    """The variables with the API server's address. (The usual address of its service cannot be reached from here.)"""
+    """Variables with the API server's address, because pods here cannot reach the Service `kubernetes`."""
     url = urlsplit(server)
     if url.scheme != "https" or _is_loopback(url.hostname or ""):
         return {}

@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
 #: If --v has this value or a higher value, every write is logged.
 _LOG_WRITES = 4
-#: `kube.operator` sends no write if the lease ends within this many seconds.
+#: The leader sends no write if its leader lease ends within this time, the request timeout of `kube.operator`.
 _WRITE_MARGIN_SECONDS = 5.0
 #: Arguments of `click` for hidden options. The original controllers have these options; here they have no effect.
 _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
@@ -325,7 +325,7 @@ def _site(given: dict[str, Any]) -> Site:
 
 
 def _check_times(given: dict[str, Any]) -> None:
-    """Refuse times with which a lease could end during a renewal, or with which the operator could never write."""
+    """Raise UsageError if the leader lease could end before its renewal, or if it would be too short for writes."""
     duration, deadline, period = (given[name] for name in ("lease_duration", "renew_deadline", "retry_period"))
     if not given["elect"]:
         return

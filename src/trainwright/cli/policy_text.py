@@ -12,7 +12,7 @@ from trainwright.model.units import format_indexes
 #: The indexes of replicas by role.
 Ranks = dict[str, tuple[int, ...]]
 
-#: The text of a rule shows this many alternatives and the number of the others. A single other one is also shown.
+#: The text of a rule shows this many alternatives, then the number of the rest. A rest of one is shown.
 _MAX_ALTERNATIVES = 6
 _NEVER = "never"
 #: The highest exit code of a process.
@@ -164,7 +164,7 @@ def _limit(life: Lifecycle) -> str:
 
 
 def _allows_failures(rule: Rule) -> bool:
-    """Whether a replica can fail while this failure rule is not fulfilled. This failure can make success impossible."""
+    """Whether a replica can fail and not fulfil this failure rule. Its failure can still make success impossible."""
     match rule:
         case Atom(_, which, _):
             return which is not Which.SOME
@@ -205,12 +205,12 @@ def _codes(first: int, last: int) -> str:
 
 
 ETCD_OPTION = "--etcd-server HOST:PORT"
-#: If a template sets one of these variables, the job uses an etcd server of its own.
+#: If a template sets one of these variables, the job uses the etcd server at the address in this variable.
 _ETCD_VARIABLES = frozenset({"PADDLE_ELASTIC_SERVER", "PADDLE_MASTER"})
 
 
 def needs_etcd(job: Job, variables: Iterable[str] = ()) -> bool:
-    """Whether replicas need an etcd server and neither the templates nor these variables contain its address."""
+    """Whether a role needs an etcd server, but neither its template nor one of these variables sets its address."""
     if _ETCD_VARIABLES & set(variables):
         return False
     return any(role.size_key and not _names_etcd(role.template) for role in job.roles)

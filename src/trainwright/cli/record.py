@@ -39,7 +39,7 @@ _RESERVE_BYTES = 128 * 1024
 
 
 class RecordedPod(Struct, frozen=True, omit_defaults=True):
-    """One line of `replicas.jsonl`: a pod of the run. The paths of its logs contain `pod`, `uid` and `containers`."""
+    """One line of `replicas.jsonl`: a pod of the run. Its log paths contain `pod`, `uid` and one of `containers`."""
 
     job: str
     replica: str
@@ -194,6 +194,7 @@ def count_restarts(ledger: Ledger, pods: Iterable[PodCount] = ()) -> int:
 def _of_role(book: RoleLedger, pods: list[PodCount], ledger: Ledger) -> int:
     current = [pod for pod in pods if pod.attempt >= attempts.current_attempt(book, pod.index)]
     book = attempts.note_happened(book, frozenset(pod.index for pod in current)) if book.pending else book
-    # The ledger counts restarts inside replaced pods. After the end of the job, it also counts those inside other pods.
+    # While the job runs, the ledger counts restarts inside replaced pods only, so add those inside the current pods.
+    # After the job's end, the ledger counts the restarts inside all pods.
     inside = sum(pod.inside for pod in current) if ledger.outcome is None else 0
     return book.made() + book.inside + inside

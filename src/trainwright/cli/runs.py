@@ -74,7 +74,7 @@ def find(word: str, namespace: str = "") -> Run:
 
 
 def near_replica(word: str, known: Iterable[str]) -> str:
-    """A hint if a replica does not exist: the replicas of the same role, or the name that the user probably means."""
+    """A hint for the name of a replica that does not exist: the replicas of its role, or the most similar name."""
     names = sorted(known, key=lambda name: (len(name), name))
     role, dash, index = word.lower().rpartition("-")
     same = [name for name in names if name.lower().rpartition("-")[0] == role]

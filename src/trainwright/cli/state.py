@@ -168,7 +168,7 @@ class NameLocks:
 
 
 def _raise_file_limit(names: int) -> None:
-    """Raise the limit of open files: each lock is an open file, and a run of many jobs needs more than usual."""
+    """Raise the limit of open files if it is too low. Each job needs one more open file, its lock."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = names + _OTHER_OPEN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -2,7 +2,7 @@
 """Finds the steps of a job: it runs the real `core.reconcile` and the real executor in a simulated cluster.
 
 The simulation starts pods, ends the replicas that decide about the job (`policy_text.deciders`), and records the
-reaction of the controller with the phases of the job's kind.
+reaction of the operator: the created and deleted objects, and the phase of the job in the words of its kind.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.testing.world import World
 
-#: Upper bound of passes for one event. More passes would only be needed because of a defect.
+#: Maximum number of passes for one step. Only a defect of the operator would need more passes.
 _MAX_PASSES = 20
 #: If replicas are restarted even after they succeeded, the simulation lets them succeed this many times.
 _MAX_ROUNDS = 3
@@ -30,7 +30,7 @@ _MAX_STARTS = 32
 
 
 class Step(Struct, frozen=True, omit_defaults=True):
-    """One event, and the reaction of the operator."""
+    """Something that happens in the simulation (`event`, not an Event object), and the reaction of the operator."""
 
     event: str
     phase: str
@@ -56,7 +56,7 @@ class StepsOfJob:
         return self.world.job.ledger.outcome
 
     def begin(self) -> None:
-        """Submit the job, resume it if it is suspended, and start every pod, stage by stage."""
+        """Submit the job, resume it if it is suspended, and start pods until no pod waits."""
         self._record("the job is submitted")
         if self.world.job.lifecycle.suspended:
             self.world.edit(lifecycle=replace(self.world.job.lifecycle, suspended=False))
@@ -76,7 +76,7 @@ class StepsOfJob:
             self._record(who.get(len(waiting), f"all {len(waiting)} pods {verbs[1]}"))
 
     def succeed(self, who: Ranks) -> None:
-        """Let these replicas succeed, again after each restart, until the job ends. Then let its time to live pass."""
+        """Let these replicas succeed, again after each restart, until the job ends. Then wait for the job's TTL."""
         for rounds in range(_MAX_ROUNDS):
             if rounds:
                 self._start()

@@ -106,7 +106,7 @@ class Tail(Generic[Who]):
         return track.final
 
     def _read_rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
-        """Read on in the rotated file, then in files that were rotated after it. Return True if all are read."""
+        """Read the rest of the followed file, which is now rotated. Return True if no rotated file is left to read."""
         names = [f"{track.path}.{number}" for number in range(1, _MAX_ROTATED)]
         place = next((at for at, name in enumerate(names) if _inode(name) == track.inode), None)
         if place is None:
@@ -134,7 +134,7 @@ class Tail(Generic[Who]):
                 data = file.read(CHUNK_BYTES)
         except OSError:
             data = b""
-        # If nothing can be read, skip this part of the file, so that the tail does not retry for ever.
+        # If the read fails or returns nothing, skip to `size`, so that the tail does not try the same read for ever.
         track.offset = track.offset + len(data) if data else size
         self.behind = self.behind or track.offset < size
         *lines, track.rest = (track.rest + data).split(b"\n")

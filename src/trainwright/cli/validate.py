@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trainwright validate`: list every mistake in manifests. It needs no cluster and uses the checks of the engines."""
+"""`trainwright validate`: list every mistake in manifests, without a cluster. `run` and `plan` use the same checks."""
 
 from collections.abc import Iterator
 from typing import Literal

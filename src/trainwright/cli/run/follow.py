@@ -123,7 +123,7 @@ async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes]
 
 
 LOGS = "logs"
-#: The verdict shows at most this many lines from the end of a failed replica's log, and reads only this many bytes.
+#: The verdict shows at most `_LAST_LINES` lines from the last `_LAST_BYTES` bytes of a failed replica's log.
 _LAST_LINES = 15
 _LAST_BYTES = 64 * 1024
 
@@ -211,7 +211,7 @@ class RunFollower:
 
     def _print(self, lines: list[Line]) -> None:
         if lines:
-            # Write the record first: even if the run is killed then, `trainwright logs` must find all shown lines.
+            # Write the record before the view shows the lines: `trainwright logs` finds them even after a kill.
             self._record.flush()
             self._view.logs(lines)
 

@@ -37,7 +37,7 @@ _INTERPRETER = re.compile(r"python[0-9.]*")
 _GPU = "nvidia.com/gpu"
 #: `$$` and `$(` have a special meaning in a manifest, so they must be escaped in the words of a command.
 _REFERENCE = re.compile(r"\$(?=[$(])")
-#: The variables of a replica. It has one process and sees only its own devices, so it is the only rank of its host.
+#: The variables of a replica. A replica is one process with its own devices, so it acts as the only rank of its host.
 _RANK_VARIABLES = {
     "RANK": "$(rank)",
     "WORLD_SIZE": f"$(replicas[{_ROLE}])",
@@ -253,7 +253,7 @@ def _name(words: Sequence[str]) -> str:
     return plain if plain[:1].isalpha() else f"job-{plain}".rstrip("-")
 
 
-#: A pattern for the end of a path, and the option that sets this field. The first pattern that matches is used.
+#: A pattern for the end of a field's path, and the option that sets the field. The first pattern that matches is used.
 _OPTION_OF_PATH = (
     (r"metadata\.name", "--name"),
     (r"metadata\.namespace", "--namespace"),
@@ -281,7 +281,7 @@ def lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def _option(one: Problem) -> str:
-    """The options that set the field of a problem. If only `--set` can set the field, the path of the field."""
+    """The options that change the cause of a problem. If only `--set` can change it, the path of the field."""
     needs = [option for text, option in _OPTION_OF_RESOURCE if re.search(rf"(^|[ :]){re.escape(text)}", one.message)]
     if needs:
         return " and ".join([*needs, *["--replicas"] * (" together, " in one.message)])

@@ -25,7 +25,7 @@ from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, SPARE, Key
 
-#: If there is not enough space for all replicas, replicas with lower numbers are shown.
+#: If there is not enough space for all replicas, replicas in phases with lower numbers here are shown first.
 _URGENCY = {
     "Failed": 0,
     "Unknown": 0,
@@ -80,10 +80,10 @@ class RunModel:
         self._namespace_count = len({key.namespace for key in self._rows})
         self._replicas: dict[ReplicaKey, ReplicaNews] = {}
         self._pods: dict[Key, ReplicaKey] = {}
-        #: By replica: how often the job had been resumed and the role had been resized before the last attempt began,
-        #: and how many attempts of the replica were not restarts.
+        #: By replica: the number of resumes of the job and of size changes of the role when the last attempt was seen;
+        #: and the part of the replica's attempt number that is not from restarts.
         self._attempt_starts: dict[ReplicaKey, tuple[tuple[int, int], int]] = {}
-        #: By role: its size in the ledger (the number of replicas that pods know), and how often the size has changed.
+        #: By role: its size in the ledger (the number that its pods were given), and how often this size has changed.
         self._sizes: dict[tuple[Key, str], tuple[int, int]] = {}
         #: The last pod of a replica, with the number of restarts of containers inside this pod.
         self._inside: dict[ReplicaKey, PodCount] = {}
@@ -102,7 +102,7 @@ class RunModel:
         if row is None:
             return None
         self._by_uid[meta["uid"]] = row
-        known = row.body["metadata"].get("generation", meta.get("generation"))  # a submitted job has no generation yet
+        known = row.body["metadata"].get("generation", meta.get("generation"))  # the manifest has no generation
         ledger = msgspec.convert((body.get("status") or {}).get("trainwright") or {}, Ledger)
         if meta.get("generation") != known or _size_caps(ledger) != _size_caps(row.ledger):
             row.roles = _roles(row.kind, body)

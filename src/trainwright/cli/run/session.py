@@ -37,7 +37,7 @@ _SIGNALS = {signal.SIGINT: RunEnd.INTERRUPTED, signal.SIGTERM: RunEnd.TERMINATED
 
 
 class EndSignals:
-    """Stores why a run ends, and sets events to wait for. If there are several reasons, the first reason counts."""
+    """Stores the first reason why a run ends, and sets the asyncio events `over` and `kill_now`."""
 
     def __init__(self) -> None:
         self.reason: RunEnd | None = None
@@ -81,8 +81,8 @@ class EndSignals:
 
 
 _RESOURCES = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
-#: Minimum pause between two polls of the logs. The pause is longer if polls would take more than this share of the
-#: time. If the logs have more to read, neither limit applies.
+#: Minimum pause between two polls of the logs. `_MAX_LOAD` is the maximum part of the time that polls take: after a
+#: slow poll, the pause is longer. If the last poll left data in the logs, the pause is as long as that poll.
 _POLL_SECONDS = 0.08
 _MAX_LOAD = 0.05
 #: The grace period if no manifest sets one, and the time that the engine needs in addition to a grace period.

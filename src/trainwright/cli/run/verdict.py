@@ -25,7 +25,7 @@ from trainwright.model.ledger import Failure, Outcome, Reason
 from trainwright.model.rule import Result
 from trainwright.model.units import parse_row
 
-#: Of replicas that do not run, at most this many are listed.
+#: Maximum number of replicas that `_unsettled` lists.
 _MAX_UNSETTLED = 5
 
 
@@ -98,7 +98,7 @@ def _unfinished(context: VerdictInput) -> tuple[str, int, str]:
 
 
 def _unsettled(replicas: list[ReplicaNews]) -> Iterator[str]:
-    """Replicas that do not run, each with the reason."""
+    """Replicas that failed, wait or are not ready, each with its phase and the reason."""
     found = [one for one in replicas if one.reason and one.phase not in ("Succeeded", "Stopped", "Terminating")]
     for one in found[:_MAX_UNSETTLED]:
         yield f"{one.label} {one.phase}: {one.reason}"
@@ -236,7 +236,7 @@ class Evidence(Struct, frozen=True):
 
     @property
     def killed_by(self) -> int:
-        """The signal that ended the container. If it is not known, the signal that the exit code perhaps means."""
+        """The signal that ended the container; 0: none. If the signal is not known, it is guessed from the code."""
         return implied_signal(self.code or 0) if self.signal is None else self.signal
 
     @property
@@ -265,7 +265,7 @@ def _program_hints(one: Evidence) -> Iterator[str]:
     is_clear = "directory" in one.message or "interpreter" in one.message  # the message explains code 126 already
     if not one.started and one.code == 126 and not is_clear:
         yield "the command cannot be executed: it needs `chmod +x`, and a first line `#!…` if it is a script"
-    # A shell exits with the exit code of its last command, so only the output shows where the code comes from.
+    # A shell exits with the exit code of its last command. So a code can have several causes; look in the log.
     if one.started and one.code == 127 and _NOT_FOUND.search(one.text):
         yield f"a shell did not find a command (see the last lines): {_INSTALL_ADVICE} and be on the PATH"
     killed = implied_signal(one.code or 0) if one.signal == 0 else 0

@@ -107,7 +107,7 @@ class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     cause: str = ""
     last_lines: tuple[str, ...] = ()
     hint: str = ""
-    #: Replicas that did not run when the run ended, each with the reason.
+    #: Replicas that had failed, waited or were not ready when the run ended, each with its phase and the reason.
     unsettled: tuple[str, ...] = ()
     #: Replicas whose pods the run itself has ended; the status of the job does not show this.
     terminated: tuple[str, ...] = ()
