@@ -6,7 +6,7 @@
     │   └── MalformedError       the same, with its file and line (`manifest.builder`)
     ├── UsageError               a command that cannot do what it is asked for     exit code 2
     ├── EngineError              the embedded engine cannot work                   exit code 3
-    └── ApiError                 an API (of either engine) refused a request       exit code 3
+    └── ApiError                 an API server or our store refused a request    exit code 3
         ├── NotFoundError            404
         ├── AlreadyExistsError       409 on create
         ├── ConflictError            409: the write is based on an old version

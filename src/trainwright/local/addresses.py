@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserves an address and ports for each pod name. A later pod with the same name gets the same address and ports.
 
-In the process runtime, names of pods do not resolve, so the controller calls `with_reservations` before it reconciles
-a job. The store calls `admit` to write the address into each new pod. Both look up the address by the pod's name, so a
-pod listens where its peers connect. One Address object per job stores its reservations until the job is deleted.
+In the process runtime, names of pods do not resolve, so pods need the addresses of their peers. The controller calls
+`with_reservations` before it reconciles a job, to get these addresses. The store calls `admit` to write the address
+into each new pod. Both look up the address by the pod's name, so a pod listens where its peers connect. One Address
+object per owner (a job, or a pod without a controller) stores the reservations until the owner is deleted.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from trainwright.runtime.ports import ADDRESSES, JOBS, PODS, WatchEventType
 _NamespacedName = tuple[str, str]
 #: The hosts and ports of a `Site`.
 Reserved = tuple[Mapping[tuple[Key, str], str], Mapping[tuple[Key, str, int], int]]
-#: The suffix that is added to the name of a pod with host network. A pod name cannot contain a slash.
+#: Added to the pod name in reservations from `host_pool`. A pod name has no slash, so the result is no pod name.
 _HOST_NETWORK_SUFFIX = "/host"
 
 
@@ -54,7 +55,7 @@ class Addresses:
         self._hosts: dict[_NamespacedName, tuple[str, str]] = {}
         self._ports: dict[tuple[str, str, int], int] = {}
         self._unwritten: dict[str, OwnerReservations] = {}
-        #: By UID of a job: the endpoints and the result of the last call of `reserve`. An equal call gets this result.
+        #: By job UID: the endpoints and the result of the last `reserve`. A call with equal endpoints gets this result.
         self._reserved: dict[str, tuple[tuple[Endpoints, ...], Reserved]] = {}
         bodies, version = store.list(ADDRESSES)
         for body in bodies:
@@ -78,7 +79,7 @@ class Addresses:
         return {**body, "metadata": {**meta, "annotations": {**annotations, ADDRESS: host}}}
 
     def _reserve(self, meta: Body, pool: AddressPool | None) -> str:
-        """Reserve an address for a pod. The pod's controller owns it, or the pod itself if there is no controller."""
+        """Reserve an address for a pod. The owner of the address is the pod's controller, or the pod if it has none."""
         self._release_deleted()
         owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
         owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
@@ -92,7 +93,7 @@ class Addresses:
         return replace(site, hosts=hosts, ports=ports)
 
     def reserve(self, job: Job, endpoints: tuple[Endpoints, ...]) -> Reserved:
-        """The host and the ports of each of these replicas. Raises NotFoundError if the job no longer exists."""
+        """The hosts and ports for all names in `endpoints`. Raises NotFoundError if the job no longer exists."""
         self._release_deleted()
         requested, known = self._reserved.get(job.uid, ((), None))
         if known is not None and requested == endpoints:
@@ -138,7 +139,7 @@ class Addresses:
             key = Key(name[0], f"{owner['name']}-{owner['uid'][:8]}")
             reservations = self._owners[owner["uid"]] = OwnerReservations(key, owner)
         if previous_owner:
-            # The new owner of the name also takes over the address.
+            # Another owner had this pod name. The new owner gets the address, so the old owner must not release it.
             self._owners[previous_owner].hosts.pop(name[1], None)
             self._reserved.clear()
         host = host or pool.take()
@@ -151,7 +152,7 @@ class Addresses:
     # -- storing --------------------------------------------------------------------------------------------------
 
     def _schedule_flush(self, reservations: OwnerReservations) -> None:
-        """Write later, so that one write stores many reservations. Only a later engine reads the stored object."""
+        """Write later, so that one write stores many reservations. This is safe: only a later engine reads them."""
         if not self._unwritten:
             # Without a running event loop the caller must call `flush`.
             with suppress(RuntimeError):
@@ -167,7 +168,7 @@ class Addresses:
     def _write(self, reservations: OwnerReservations) -> None:
         spec, reservations.unwritten = reservations.unwritten, {}
         if reservations.stored:
-            # The Address object may be deleted with its owner. Ignore this: `_release_deleted` handles the deletion.
+            # If the owner was deleted, the Address object is deleted too. `_release_deleted` releases its reservations.
             with suppress(NotFoundError):
                 self._store.patch(ADDRESSES, reservations.key, {"spec": spec})
             return

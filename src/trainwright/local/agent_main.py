@@ -90,7 +90,7 @@ def _set_ended(ended: "asyncio.Future[float | None]", grace: float | None) -> No
 
 
 def _supervisor_lost(tell_agent: Callable[[], None], ended: "asyncio.Future[float | None]") -> None:
-    """Tell the agent, which marks its pods as failed, then end this process."""
+    """The supervisor has ended. Tell the agent, so that it marks its pods as failed; then end this process."""
     tell_agent()
     if not ended.done():
         ended.set_exception(_SupervisorLostError("its supervisor has ended"))
@@ -122,7 +122,7 @@ def _print_notice(text: str) -> None:
 
 
 def main() -> None:
-    """Run a node agent. The only argument is its configuration as JSON; it reads variables from standard input."""
+    """Run a node agent. The argument is an `AgentConfig` as JSON. Standard input has variables for all containers."""
     purity.enforce()
     if sys.platform == "linux":
         from trainwright.node.supervisor import kernel  # noqa: PLC0415 - Linux only

@@ -31,7 +31,7 @@ from trainwright.node.supervisor import launch
 from trainwright.node.watchdog import Watchdog, described, hold, see_out, unkillable
 from trainwright.runtime.ports import NODES, Clock, Cluster
 
-#: Seconds within which an agent or the network must start, and the processes of killed nodes must end.
+#: Time limit in seconds for the start of an agent, for the start of the network, and for the end of stopped pods.
 _TIMEOUT_SECONDS = 30.0
 #: Seconds from the end of the grace period until agents that still run are killed.
 _STOP_TIMEOUT_SECONDS = 5.0
@@ -42,7 +42,7 @@ _HOLDER_TIMEOUT_SECONDS = 5.0
 
 
 class AgentProcess:
-    """One agent: its process, and the process of its supervisor, whose process ID is in the first heartbeat."""
+    """One agent: its process and the process of its supervisor. The first heartbeat has the supervisor's PID."""
 
     def __init__(self, node: AgentSettings, process: Process) -> None:
         self.node = node

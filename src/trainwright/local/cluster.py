@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `Cluster` on a store, for the controller, the scheduler and the agents in the same process.
 
-Only `watch` ever waits: the next write to its resource wakes it.
+Only `watch` waits: until the next write to the watched resource. The other methods return at once.
 """
 
 from asyncio import Event
@@ -27,7 +27,7 @@ class LocalCluster:
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str
     ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-        """The events after the version `since`, in batches. Without a version, first an event per existing object."""
+        """The events after the version `since`, in batches. If `since` is empty, the watch begins with all objects."""
         watch = self.store.watch(resource, scope, since)
         more = Event()
         try:

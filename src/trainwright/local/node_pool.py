@@ -56,7 +56,7 @@ class NodePool:
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Use the runtime of the settings. `auto` means sandbox, or process if sandboxes fail. Raises EngineError."""
+        """Set up the runtime of the settings. `auto`: sandbox, or process if the sandbox fails. Raises EngineError."""
         if self._settings.runtime == "process":
             await self._use_runtime("process", PLAIN)
             return
@@ -149,6 +149,6 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
 
 
 def _visible_folders(settings: EngineSettings) -> tuple[str, ...]:
-    """The working directory, our Python, the virtual environment. Pods see these folders even if they are in /tmp."""
+    """The folders that pods see even if they are in /tmp: working directory, our Python, the virtual environment."""
     venv = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
     return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *venv)))

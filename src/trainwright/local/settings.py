@@ -24,7 +24,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     working: Path
     runtime: str = "auto"
     nodes: int = 1
-    #: Seconds until an agent or supervisor that SIGSTOP stopped is killed. A process that hangs gets six times as long.
+    #: Seconds until a stopped (SIGSTOP) agent or supervisor is killed. A process that hangs gets six times as long.
     silence_grace: float = 10.0
     #: Seconds after which a lost node is started again; None: never.
     revive: float | None = None

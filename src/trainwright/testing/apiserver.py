@@ -53,14 +53,14 @@ class ApiServer:
         #: The same bodies by kind and name. If several objects had the same name, this is the body of the last object.
         self.bodies: dict[Address, Body] = {}
         self.writes: list[str] = []
-        #: The operator is killed after this number of writes.
+        #: The operator is killed when `writes` has this length; None: never.
         self.dies_at: int | None = None
-        #: Called when the operator patches the finalizers of the job, and when it deletes the job.
+        #: `finalized` is called when the operator patches the finalizers of the job, `removed` when it deletes the job.
         self.finalized: Callable[[Body], None] = lambda _: None
         self.removed: Callable[[], None] = lambda: None
 
     def put(self, address: Address, child: Child | None) -> Child | None:
-        """Create, change or (with None) remove an object, and queue the watch event. Returns the new version."""
+        """Create, change or (with None) remove an object, and queue the event. Returns the stored object or None."""
         before = self.truth.pop(address, None)
         if before is not None and child is not None and before.metadata.uid != child.metadata.uid:
             self.truth[address] = before
@@ -82,7 +82,7 @@ class ApiServer:
         return child
 
     def remove(self, address: Address, grace: int) -> Child | None:
-        """Delete an object; return None. But a pod on a node stays until its kubelet has stopped it: return the pod."""
+        """Delete an object, return None. With a grace period: mark a pod on a node as being deleted, return the pod."""
         child = self.truth[address]
         if not isinstance(child, Pod) or not grace or not child.spec.node_name:
             return self.put(address, None)
@@ -101,11 +101,11 @@ class ApiServer:
     # -- the operator's requests ---------------------------------------------------------------------------------
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:  # noqa: ARG002
-        """All objects of a resource."""
+        """The same objects as `page`; the scope has no effect."""
         return self.page(resource)
 
     def page(self, resource: Resource) -> ListPage:
-        """All objects of a resource that the operator's informers select."""
+        """Those objects of a resource that the operator's informers select."""
         mine = [child for (kind, _), child in self.truth.items() if kind == resource.kind and _has_api(child, resource)]
         return ListPage(tuple(filter(selected, mine)), str(self.version))
 
@@ -190,5 +190,5 @@ def selected(child: Child) -> bool:
 
 
 def _has_api(child: Child, resource: Resource) -> bool:
-    """Whether an object has the API of the resource, because several gang schedulers have a kind named PodGroup."""
+    """Whether an extra has the API version of the resource: several gang schedulers have a kind named PodGroup."""
     return not isinstance(child, Extra) or child.api_version == resource.api_version

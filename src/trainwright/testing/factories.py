@@ -47,7 +47,7 @@ class PlainDialect(Struct, frozen=True):
         return {"spec": {"selector": {"name": replica.name}}}
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - likewise
-        """The job has no additional objects."""
+        """The job has no extras."""
         return ()
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002 - likewise

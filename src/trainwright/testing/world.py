@@ -55,7 +55,7 @@ class StaleError(Exception):
 
 
 class World:
-    """One job and its children. `truth` has the objects of the API server, `observed()` those of the operator."""
+    """One job and its children. `truth`: objects in the API server; `observed()`: objects in the operator's caches."""
 
     def __init__(
         self, job: Job, *, site: Site | None = None, nodes: tuple[str, ...] = (), defers: bool = False
@@ -85,7 +85,7 @@ class World:
         kind = Resource(group, version, f"{owner.kind.lower()}s", owner.kind)
         self._cluster_cache.jobs.setdefault(self.job.kind, Cache(kind))
         self._executor = Executor(self.server, self._cluster_cache, _SETTINGS, telemetry)
-        self._state = JobState(KINDS[0], self.job.uid)  # any kind: only `load` uses it, which is not called here
+        self._state = JobState(KINDS[0], self.job.uid)  # only `load` uses the kind; the world never calls `load`
 
     def now(self) -> datetime:
         """The current time: the world is the `Clock` of its operator."""
@@ -311,7 +311,7 @@ class World:
         return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:
-        """The gang scheduler admits all pod groups. Schedulers that admit no group before its pods exist do nothing."""
+        """The gang scheduler admits all pod groups. No effect if it admits groups only after their pods exist."""
         gang = self.job.gang.at(self.site) if self.job.gang is not None else None
         for address, child in list(self.truth.items()):
             if gang is not None and gang.admitting_phases and isinstance(child, Extra) and child.status is None:
@@ -327,7 +327,7 @@ class World:
         self.put(("Pod", name), None)
 
     def reap(self) -> None:
-        """The kubelets of nodes that are ready remove the pods that are being deleted."""
+        """Kubelets remove the pods that are being deleted, except pods on nodes that are not ready."""
         for name, pod in self.pods().items():
             if pod.metadata.deletion_timestamp is not None and not self._is_dead(pod.spec.node_name):
                 self.put(("Pod", name), None)
@@ -361,7 +361,7 @@ class World:
     # -- until nothing changes -----------------------------------------------------------------------------------
 
     def settle(self, rounds: int = 200, place: str = "") -> Plan:
-        """Run passes until the operator has nothing more to do. Kubelets only remove pods that are being deleted.
+        """Run passes until the operator has nothing more to do. It calls `reap` before each pass.
 
         With `place`, all pods that wait for a node are started on the node of this name.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks for the store, which check and complete each created or changed object, as an API server does.
+"""Hooks that the store calls. They check and complete each created or changed object, as an API server does.
 
 Jobs are checked as on the command line. Secrets, ConfigMaps, pods and services get the defaults and checks of
 Kubernetes. A hook gets the stored object (or None) and the new object. It returns the new object, perhaps with added
@@ -77,7 +77,7 @@ _POD_DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("ter
 
 
 def install(store: "Store") -> None:
-    """Register all hooks and conversions."""
+    """Register all hooks, and the conversions of jobs to the stored API version."""
     for kind in KINDS:
         store.convert(jobs_of(kind), partial(stored, kind))
         store.admit(jobs_of(kind), job_hook(kind))

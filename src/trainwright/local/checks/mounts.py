@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds problems of a pod's volumes, and references to Secrets, ConfigMaps and volume claims that do not exist.
+"""Finds problems of a pod's volumes, and references to missing Secrets, ConfigMaps and volume claims.
 
 The agent reports the same problems when it starts a container; these checks report all problems before anything runs.
 The checks ignore volumes that no container mounts, because the agent does not create such volumes.
@@ -46,7 +46,7 @@ class KnownObjects:
 
 
 def environment_problems(container: Body, path: str, known: KnownObjects, given: frozenset[str]) -> Iterator[Problem]:
-    """References to missing objects in a container's environment. The variables in `given` are not checked."""
+    """References to missing objects in a container's environment. Skips `given`: the command line sets these."""
     for place, source in _indexed(container, "envFrom", path):
         for field, kind in IN_ENVIRONMENT:
             if source.get(field):
@@ -127,7 +127,7 @@ def _volume_problems(path: str, volume: Body, known: KnownObjects) -> Iterator[P
 
 
 def _written_files(spec: Body, path: str, volume: Body) -> Iterator[Problem]:
-    """Problems of volumes whose files the agent writes. This calls the functions with which the agent writes files."""
+    """Problems of downwardAPI and projected volumes. The check of downwardAPI calls the agent's own function."""
     pod: Body = {"metadata": {}, "spec": spec}
     for place, kind, body in _sources(volume, path):
         if kind == "serviceAccountToken":

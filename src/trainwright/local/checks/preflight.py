@@ -83,7 +83,7 @@ def check(
 
 
 def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
-    """Report a ConfigMap with the name of the ConfigMap that the job creates. The job's pods would wait for ever."""
+    """Report a ConfigMap of the user that has the same name as the job's gate. The job's pods would wait for ever."""
     if known.conflicts:
         message = f"the job creates a ConfigMap {job.key.name!r}, but the files have one, too: rename one of them"
         yield Problem("metadata.name", message)
@@ -94,7 +94,7 @@ def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
     for role in job.roles:
         replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
         spec = job.dialect.pod(job, replica, Site())["spec"]
-        # If roles have equal templates, each role gets the first matching path that no other role has got.
+        # Find the template of the role in the manifest. Roles with equal templates get different paths.
         path = next((path for path, template in candidates if template == role.template), "spec")
         candidates = [one for one in candidates if one[0] != path]
         yield RolePods(role, f"{path}.spec", spec)
@@ -128,7 +128,7 @@ def _placement_problems(pods: RolePods, node_infos: Sequence[NodeInfo]) -> Itera
 
 
 def _hint(requests: Requests, reason: str) -> str:
-    """A hint with the option that declares devices, if this machine does not report them."""
+    """If a device is missing: a hint with the option that declares such devices. Otherwise empty text."""
     for name, _ in requests:
         if "/" in name and f"{name}: " in reason:
             return _GPUS_HINT if name == GPU else f"; `--device {name}=N` declares N of them"
@@ -136,7 +136,7 @@ def _hint(requests: Requests, reason: str) -> str:
 
 
 def _requests_path(pods: RolePods) -> str:
-    """If only one container has requests, the path of these requests; otherwise the path of all containers."""
+    """If only one container has requests, the path of these requests; otherwise the path of the list `containers`."""
     paths = [path for path, container in containers(pods.spec, pods.path) if container.get("resources")]
     return f"{paths[0]}.resources" if len(paths) == 1 else f"{pods.path}.containers"
 
@@ -145,7 +145,7 @@ def _capacity_problems(job: Job, all_pods: Sequence[RolePods], node_infos: Seque
     """Report a gang that needs more than all nodes have. For a job without a gang, this is only a warning."""
     if not node_infos:
         return
-    # Skip each resource of which one pod alone requests more than any node has: `_placement_problems` reports these.
+    # If one pod requests more of a resource than every node has, `_placement_problems` reports it, so skip it here.
     names = {name for pods in all_pods for name, _ in pods.requests}
     largest = {name: max(one.total.get(name, 0) for one in node_infos) for name in names}
     reported = {name for pods in all_pods for name, amount in pods.requests if amount > largest[name]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes accept a pod, apart from free resources: taints, tolerations, selectors, required affinity. Pure."""
+"""Which nodes accept a pod, by taints, tolerations, selectors and required affinity, not by free resources. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ _REPELLING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Toleration(Struct, frozen=True):
-    """A toleration of a pod, as in Kubernetes. A taint that matches all its fields does not keep the pod away."""
+    """A toleration of a pod, as in Kubernetes. A taint that matches the toleration does not keep the pod away."""
 
     key: str = ""
     operator: str = "Equal"
@@ -41,13 +41,13 @@ class LabelExpression(Struct, frozen=True):
 
 
 class NodeTerms(Struct, frozen=True):
-    """The conditions that a pod's node must fulfil. For equal NodeTerms, a pass finds the nodes only once."""
+    """The conditions that a pod's node must fulfil. A pass finds nodes once for all pods with equal terms."""
 
     selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     #: A node must match all expressions of at least one of these terms.
     affinity: tuple[tuple[LabelExpression, ...], ...] | None = None
-    #: The name of a condition that this scheduler does not support; empty if there is none.
+    #: A required constraint of the pod that this scheduler does not support; empty if there is none.
     unsupported: str = ""
 
 
@@ -91,7 +91,7 @@ def _expressions(term: Body) -> Iterator[LabelExpression]:
 
 
 def _unsupported(spec: Body, affinity: Body) -> str:
-    """The first condition that depends on other pods or nodes, which this scheduler does not support."""
+    """The first required constraint that depends on other pods. This scheduler does not support such constraints."""
     for kind in ("podAffinity", "podAntiAffinity"):
         if (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
             return f"required {kind}"
@@ -125,7 +125,7 @@ def _taint(given: Any) -> NodeTaint:
 
 
 def refusal(pod: NodeTerms, node: NodeTraits) -> str:
-    """Why the node refuses such a pod; empty if it accepts. It is short: messages count nodes with equal texts."""
+    """Why the node refuses such a pod; empty if it accepts. It is short: a message counts the nodes per text."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods, nodes and pod groups that the scheduler knows. Each event updates them. Pure.
 
-An event updates the totals and does not compute them again, so it takes the same time with ten bound pods or ten
-thousand. An event whose version is not newer changes nothing, so the scheduler can apply the answers to its own writes
-at once.
+An event only adds to the totals or subtracts from them, so it takes the same time with ten bound pods or ten thousand.
+After a bind, the scheduler puts the answer into the cache at once. The watch reports the same version of the pod later;
+this event changes nothing, because the cached version is not older.
 """
 
 from collections.abc import Iterable, Mapping

@@ -32,7 +32,7 @@ def place(
     groups: Mapping[Key, GroupInfo] | None = None,
     leased: Leased | None = None,
 ) -> Placements:
-    """A node or a reason for each pending pod. `bound` has the used resources, `leased` has devices of other runs."""
+    """A node, or a reason to wait, for each pending pod. `bound`: used resources; `leased`: devices of other runs."""
     return _Pass(FreeRoom(nodes, bound.used, leased), bound, groups or {}).run(pending)
 
 
@@ -94,7 +94,7 @@ class _Pass:
         return len(self.bound.members.get(key, set()) - {one.key.name for one in members})
 
     def _reasons(self, gangs: Mapping[Key, list[PodInfo]]) -> tuple[tuple[PodInfo, str], ...]:
-        """The reason why each waiting pod waits. Pods with equal requests have the same reason."""
+        """The reason why each waiting pod waits. Equal pods, and the members of a gang, share a reason."""
         known: dict[object, str] = {}
         reasons = []
         for pod in self.waiting:
@@ -120,7 +120,7 @@ class _Pass:
 
 
 def _choose_node(room: FreeRoom, pod: PodInfo, *, pack: bool = False) -> str:
-    """Of the nodes where the pod fits, the node with the most free share (with `pack`: the least); empty if none."""
+    """Of the nodes where the pod fits, the node with the lowest used share (`pack`: the highest); empty if none."""
     best, lowest = "", float("inf")
     for name in room.accepting(pod.terms):
         share = -room.used_share[name] if pack else room.used_share[name]
@@ -130,7 +130,7 @@ def _choose_node(room: FreeRoom, pod: PodInfo, *, pack: bool = False) -> str:
 
 
 def _place_gang(room: FreeRoom, members: list[PodInfo], missing: int) -> list[Placement]:
-    """Nodes for as many members as fit at the same time. If fewer than `missing` members fit, return no nodes.
+    """Nodes for as many members as fit at the same time. The gang still needs `missing` members; if fewer fit: none.
 
     The first trial spreads the pods over the nodes, as for single pods. If it does not place all pods, the second trial
     packs the largest pods first. If neither trial places enough pods, the third trial packs the smallest pods first,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The free resources of the nodes during one pass of the scheduler, and the reasons why pods wait. Pure.
 
-A pod without requests counts as a hundredth of a node, so that such pods are also spread over nodes. A reason becomes
-the message of the pod's condition PodScheduled. It tells people whether the pod can start later and, if not, which
-number to change. If the pod can never start, its reason begins with `NEVER`.
+Each pod adds a hundredth to the used share of its node, so that pods without requests are also spread over nodes. A
+reason becomes the message of the pod's condition PodScheduled. The message tells people whether the pod can start later
+and, if not, which number to change. If the pod can never start, its reason begins with `NEVER`.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ class FreeRoom:
         #: The devices that other runs have leased.
         self.leased = leased or {}
         self.free: dict[str, Amounts] = {}
-        #: The used share of each node, from 0 to 1: the mean of its CPU, memory and devices.
+        #: The used share of each node: the mean of the used parts of CPU, memory and devices, plus 0.01 per pod.
         self.used_share: dict[str, float] = {}
         self._accepting_nodes: dict[NodeTerms, tuple[str, ...]] = {}
         self._counted_resources = {name: _counted_resources(node.total) for name, node in self.nodes.items()}
@@ -92,7 +92,7 @@ def pod_reason(pod: PodInfo, room: FreeRoom) -> str:
 
 
 def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
-    """What is missing on the nearest node even if it runs no pods. Empty text if some node is large enough."""
+    """If every node is too small even without pods: what is missing on the nearest node (`_distance`). Else empty."""
     missing = {name: _missing(requests, has) for name, has in nodes.items()}
     if not missing or not all(missing.values()):
         return ""
@@ -102,7 +102,7 @@ def never_fits(requests: Requests, nodes: Mapping[str, Amounts]) -> str:
 
 
 def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
-    """The full reason of the nearest node. With several nodes, also the number of nodes for each short reason."""
+    """Why no node can take the pod now. With several nodes: the number of nodes per reason, then the nearest node."""
     missing = {name: _missing(pod.requests, room.free[name]) for name in room.accepting(pod.terms)}
     refusals = {name: refusal(pod.terms, node.traits) for name, node in room.nodes.items() if name not in missing}
     nearest = ""
@@ -123,7 +123,7 @@ def _current_reason(pod: PodInfo, room: FreeRoom) -> str:
 
 
 def gang_reason(min_members: int, placed: int, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
-    """The reason why the pods of a gang wait; all get the same reason. `placed` members do not need a node any more."""
+    """The reason why all pods of a gang wait. `placed` is the number of members that have a node or have succeeded."""
     head = f"gang needs {min_members} pod{'s' * (min_members != 1)} at once: "
     existing = placed + len(waiting)
     if existing < min_members:
@@ -139,7 +139,7 @@ def gang_reason(min_members: int, placed: int, waiting: Sequence[PodInfo], room:
 
 
 def _together(head: str, waiting: Sequence[PodInfo], room: FreeRoom) -> str:
-    """The reason that names each resource of which the waiting members together need more than the nodes have free."""
+    """Why the waiting members do not fit together: the resources of which all nodes together have too little."""
     requests = tuple(sorted(total(dict(pod.requests) for pod in waiting).items()))
     has = total(node.total for node in room.nodes.values())
     never = shortage(requests, has)

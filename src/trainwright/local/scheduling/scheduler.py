@@ -49,7 +49,7 @@ _BINDS_PER_ITERATION = 64
 _RETRY_SECONDS = 1.0
 #: Seconds between two checks of the leases of other runs while a pod waits for a device.
 _LEASE_CHECK_SECONDS = 0.5
-#: Several runs share one mutex for device leases. The number of tries to get the mutex, seconds between two tries.
+#: All runs share one mutex for device leases. We try this many times to get it, with this pause in seconds.
 _MUTEX_TRIES = 50
 _MUTEX_PAUSE_SECONDS = 0.01
 
@@ -145,7 +145,7 @@ class Scheduler:
                 if free:
                     return self._place_and_lease(devices)
             await asyncio.sleep(_MUTEX_PAUSE_SECONDS)
-        return self._place_and_lease(devices)  # Without the mutex. This is safe: each device has a lock.
+        return self._place_and_lease(devices)  # Go on without the mutex. This is safe: each device has a lock.
 
     def _run_pass(self, leased: Leased | None) -> Placements:
         cache, loop = self.cache, asyncio.get_running_loop()
@@ -204,7 +204,7 @@ class Scheduler:
                 self._wake.set()
 
     async def _lease_for_bound(self, devices: DevicePool) -> None:
-        """Lease devices for pods that were created with a node, because the agent waits for the devices' annotation."""
+        """Lease devices for pods that were created with a node. The agent waits for the annotation with the devices."""
         for cached in self.cache.bound():
             pod, wanted = cached.info, counts(cached.info.requests, devices.resources)
             if not wanted or devices.granted(pod.uid):
@@ -259,7 +259,7 @@ class Scheduler:
 
 
 def unscheduled(conditions: Iterable[Body], reason: str, clock: Clock) -> list[Body]:
-    """A pod's conditions with PodScheduled=False and the reason. A condition that was False keeps its time."""
+    """A pod's conditions with PodScheduled=False and the reason. If PodScheduled was False, its time stays."""
     before = [one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False"]
     since = before[0].get("lastTransitionTime") if before else None
     condition = {

@@ -7,9 +7,10 @@
     {"id": 2, "verb": "watch", "resource": "pods", "since": "7"}  →  {"id": 2, "changes": [["ADDED", "8", {…}], …]} …
     {"id": 3, "verb": "stop", "watch": 2}                         →  {"id": 3, "result": null}; no more replies to 2
 
-The first request of a connection is `hello`. The server answers each request when it is done, not in the order of the
-requests. A watch ends by an error, by `stop` or with its connection. Every change of the messages needs a new number
-ENGINE_PROTOCOL, except a new optional field. This module imports no large package, so that commands start quickly.
+The first request of a connection is `hello`. The server sends an answer as soon as its request is done, so
+answers can have another order than requests. A watch ends by an error, by `stop` or with its connection. Every change
+of the messages, except a new optional field, needs a new number ENGINE_PROTOCOL. This module imports no large package,
+so that commands start quickly.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Collector:
             self._release(ref, metadata["ownerReferences"])
 
     def run(self) -> None:
-        """Examine all queued objects, including objects that are added to the queues during this time."""
+        """Examine all queued objects, including objects that are queued while this method runs."""
         if self._running or not (self._unchecked or self._deleting):
             return
         self._running = True
@@ -172,14 +172,14 @@ class Collector:
                 self._deleting.append(owner["uid"])
 
     def _is_live(self, uid: str, ref: ObjectRef) -> bool:
-        """Whether the owner exists, in the same or in no namespace, and is not being deleted in the foreground."""
+        """Whether an owner exists, has the namespace of `ref` or none, and is not being deleted in the foreground."""
         place = self._places.get(uid)
         if place is None or (place.key.namespace and place.key.namespace != ref.key.namespace):
             return False
         return not waits_for_dependents(self._tables.metadata(place))
 
     def _check_owners(self, ref: ObjectRef) -> None:
-        """If some owners of an object are gone, remove the references to these; if all are gone, delete the object."""
+        """Delete an object if none of its owners is live. If some are live, remove the references to the others."""
         metadata = self._tables.metadata(ref)
         owners = metadata.get("ownerReferences")
         if not owners:
@@ -191,7 +191,12 @@ class Collector:
             self._tables.delete_dependent(ref, self._propagation(metadata, owners))
 
     def _propagation(self, metadata: Body, owners: list[Body]) -> Propagation:
-        """What the finalizers say; else foreground if an owner waits and the object has dependents; else background."""
+        """How to delete an object that has no live owner.
+
+        The finalizer ORPHAN or FOREGROUND of the object decides. If the object has neither, the deletion is in the
+        foreground if an owner still exists (it waits for the object) and the object has dependents to wait for.
+        Otherwise, the deletion is in the background.
+        """
         finalizers = metadata.get("finalizers") or ()
         if ORPHAN in finalizers:
             return Propagation.ORPHAN
@@ -199,12 +204,15 @@ class Collector:
         return Propagation.FOREGROUND if in_foreground or FOREGROUND in finalizers else Propagation.BACKGROUND
 
     def _has_dependents(self, uid: str) -> bool:
-        """Whether an object has dependents to wait for. If one of them waits too, do not wait: it may be a circle."""
+        """Whether an object has dependents to wait for. False if one of them waits too: it may wait for this object."""
         refs = self._dependents_of(uid).refs
         return bool(refs) and not any(waits_for_dependents(self._tables.metadata(ref)) for ref in refs)
 
     def _continue_deletion(self, uid: str) -> None:
-        """If an owner is being deleted and no longer needs to wait, remove the collector's finalizer from it."""
+        """Remove our finalizer from an owner that is being deleted, if the finalizer is no longer needed.
+
+        ORPHAN: first remove the owner from all its dependents. FOREGROUND: only if no dependent blocks the deletion.
+        """
         ref = self._places.get(uid)
         if ref is None or "deletionTimestamp" not in self._tables.metadata(ref):
             return

@@ -51,7 +51,7 @@ def same(old: Any, new: Any) -> bool:
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 EXPECTED_NAME = "expected lower-case letters, digits, `-` and `.`, with a letter or digit at both ends, at most 253"
-#: Only the store writes these fields. It ignores a client's value, but refuses another value of an immutable field.
+#: Only the store writes these fields. It ignores values from clients, but refuses a change of an immutable field.
 _SERVER_FIELDS = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "selfLink", "uid")
 _ASSIGNED_FIELDS = (*_SERVER_FIELDS, "generation", "resourceVersion")
 _IMMUTABLE_FIELDS = ("name", "namespace", "uid", "deletionGracePeriodSeconds")

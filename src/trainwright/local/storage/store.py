@@ -249,7 +249,7 @@ class Store:
     def patch(
         self, resource: Resource, key: Key, body: Body, *, uid: str = "", version: str = "", status: bool = False
     ) -> Body:
-        """Merge-patch an object except its status, or only its status. ConflictError: the UID or version differs."""
+        """Merge-patch an object except its status, or only its status. ConflictError: it has another UID or version."""
         table, before = self._expect(resource, key, body, uid, version)
         if status:
             part = {"status": body["status"]} if "status" in body else {}
@@ -266,7 +266,7 @@ class Store:
         version: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> Body:
-        """Put a pod on a node and add annotations. ConflictError: it has another node or is being deleted."""
+        """Put a pod on a node and add annotations. ConflictError: the pod has another node or is being deleted."""
         table, before = self._expect(PODS, key, {}, uid, version)
         body = before.body
         current = (body.get("spec") or {}).get("nodeName")
