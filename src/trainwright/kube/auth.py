@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credentials for the API server: tokens, token files, passwords, client certificates and exec plug-ins.
 
-A client gets an `AuthHeaders` before each request, and reports headers that the server rejects. A kubeconfig contains
-certificates and keys in base64, or the paths of their files. If both are set, the base64 field is used, as in kubectl.
+Before each request, the HTTP client gets an `AuthHeaders` from `Credentials`. If the server rejects these headers, the
+client calls `Credentials.rejected`. A kubeconfig contains certificates and keys as base64 text or as paths of files. If
+a kubeconfig sets both fields, the base64 text is used, as in kubectl.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _PLUGIN_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class AuthHeaders(Struct, frozen=True, eq=False):
-    """Headers for a request, and the client certificate for its connection. New credentials are a new AuthHeaders."""
+    """Headers for a request, and the client certificate for its connection. If they change, a new object is made."""
 
     headers: Mapping[str, str]
     key_pair: KeyPair | None = None
@@ -100,7 +101,7 @@ class TokenFileCredentials:
         self._read_at = -_TOKEN_FILE_SECONDS
 
     async def auth_headers(self) -> AuthHeaders:
-        """The token from the file, which was read at most a minute ago."""
+        """The token. If the last read of the file was a minute ago or earlier, read the file again first."""
         now = asyncio.get_running_loop().time()
         if now - self._read_at >= _TOKEN_FILE_SECONDS or self._auth is None:
             self._read()
@@ -190,7 +191,7 @@ class PluginCredentials:
             return self._auth
 
     def rejected(self, auth: AuthHeaders) -> bool:
-        """Drop these credentials, so that the next request runs the plug-in. Keep newer credentials if they exist."""
+        """Drop the credentials if they are still `auth`, so that the next request runs the plug-in. Returns True."""
         if self._auth is auth:
             self._auth = None
         return True
@@ -297,8 +298,9 @@ def ssl_context(cluster: Located[ClusterEntry], user: Located[UserEntry], key_pa
     context = _server_context(cluster)
     if key_pair is not None:
         try:
-            # If one file contains both certificate and key, `dict.fromkeys` removes the second copy, so that OpenSSL
-            # sends the certificate once. Without `password`, OpenSSL would ask for a password on the terminal.
+            # If one file contains certificate and key, both parts of `key_pair` are the text of this file. Then
+            # `dict.fromkeys` keeps the text once, so that OpenSSL sends the certificate once. Without `password`,
+            # OpenSSL would ask for a password on the terminal.
             with _file(b"\n".join(dict.fromkeys(key_pair))) as name:
                 context.load_cert_chain(name, password="")
         except (ssl.SSLError, ValueError) as error:

@@ -2,9 +2,9 @@
 """Requests to an API server, their paths, and the JSON format of objects, lists and errors.
 
 In lists of built-in types, objects have no `kind` field, so the decoder adds it. Go writes `null` for an empty list,
-which the decoder accepts. It removes `managedFields`, half of an object's size, but keeps the names of the managers
-that wrote the status. If one object in a list cannot be decoded, the decoder logs a warning and leaves out this object,
-so that the other objects stay visible.
+which the decoder accepts. The decoder shortens `managedFields`, which is half of an object's size: it keeps only the
+names of the managers that wrote the status. If one object in a list cannot be decoded, the decoder logs a warning and
+leaves out this object, so that the other objects stay visible.
 """
 
 import logging
@@ -42,7 +42,7 @@ _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger
 #: The quota admission plug-in uses the reason `Forbidden`. Only this text distinguishes its errors from other errors.
 _QUOTA = "exceeded quota"
 _MAX_RETRY_AFTER_SECONDS = 3600.0
-#: The error for an HTTP code, used if the status has no known reason. 400 and 413 mean that the request is invalid.
+#: The error for an HTTP code, used if the `Status` object has no reason that we know. 400 and 413: invalid request.
 _ERROR_BY_CODE: dict[int, type[ApiError]] = {
     400: InvalidError,
     401: ForbiddenError,
@@ -120,7 +120,7 @@ def with_query(path: str, query: Mapping[str, str]) -> str:
 
 
 def _segment(field: str, value: str) -> str:
-    """Encode a name. Refuse a name that changes the meaning of a path: an empty name would delete all objects."""
+    """Encode a name. Refuse a name that changes the path: a DELETE with an empty name would delete all objects."""
     if value in ("", ".", "..") or "/" in value or "%" in value:
         raise InvalidError(f"metadata.{field}: {value!r}; expected a {field} without `/` and `%`")
     return quote(value, safe="")

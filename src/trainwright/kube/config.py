@@ -136,7 +136,7 @@ class Access(Struct, frozen=True):
 def load(
     options: ConnectionOptions | None = None, environ: Mapping[str, str] | None = None, account: Path = SERVICE_ACCOUNT
 ) -> Access:
-    """Find the cluster and the user. Raises UsageError if there is none. `account` is the service account's folder."""
+    """Find cluster and user. Raises UsageError if no cluster is known. `account` is the service account's folder."""
     options, environ = options or ConnectionOptions(), os.environ if environ is None else environ
     if options.in_cluster:
         return _in_cluster(options, environ, account)

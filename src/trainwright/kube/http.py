@@ -235,8 +235,8 @@ def _refused(request: Request, response: ClientResponse, data: bytes, auth: Auth
         return _FailedAttempt(ForbiddenError(f"the server does not know who we are: {error}"), rejected=auth)
     if code == 422 and request.pinned and status.has_cause("metadata.uid"):
         return _FailedAttempt(ConflictError(f"another object of that name: {error}"))
-    # A retry does not help against two errors: an invalid object, and ResourceVersionTooLarge. Before it sends the
-    # second error, the server has already waited for this version.
+    # A retry does not help against two errors: an invalid object, and ResourceVersionTooLarge. The second error means
+    # that the server does not have the requested version yet, although it has already waited for this version.
     final = status.has_cause("ResourceVersionTooLarge") or isinstance(error, InvalidError)
     busy = isinstance(error, TooManyRequestsError)
     return _FailedAttempt(error, temporary=busy or (code >= 500 and not final), harmless=busy)

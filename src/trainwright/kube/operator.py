@@ -58,7 +58,7 @@ _INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
 
 
 class HealthAddresses(Struct, frozen=True):
-    """Where to serve health checks and metrics, as `host:port`. For an empty address or `0`, they are not served."""
+    """Where to serve health checks and metrics, as `host:port`. An empty address or `0` means: serve nothing there."""
 
     everything: str = ""
     metrics: str = ""
@@ -109,7 +109,8 @@ class _Operator:
         self._clock = WallClock()
         self._telemetry = Telemetry()
         self._kinds = [kind for kind in KINDS if options.kinds is None or kind.singular in options.kinds]
-        #: The client for the start and for the lease. It has no fence, and few retries, because its callers retry.
+        #: The client for the checks at the start and for the lease. It uses no write fence. It retries for only
+        #: one second, because its callers retry too.
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)
         self._unfenced = KubeCluster(HttpClient(session, policy, observer=self._telemetry.called))
         lease = LeaseConfig(

@@ -187,7 +187,7 @@ def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
         job = loaded.job
         if job.ledger.outcome is not None:
             continue
-        # Another controller may have written this status. Use only the status fields that our type of the kind decodes.
+        # Another controller may have written this status. `loaded.status` has only the fields that we can decode.
         running += kind.phase_of(msgspec.to_builtins(loaded.status or {})) == "Running"
         if job.foreign:
             foreign.append(str(job.key))
@@ -247,7 +247,7 @@ def _deployments(
 
 
 def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The kinds whose status a service account can write, by account. Only a controller needs this permission.
+    """For each service account: the kinds whose status it can write. Only a controller needs this permission.
 
     Rules for all API groups (`*`) do not count, because administrators have such rules.
     """

@@ -34,11 +34,11 @@ from trainwright.runtime.ports import (
 )
 from trainwright.runtime.settings import ControllerSettings
 
-#: Namespace and UID of a job. An object in another namespace is not a child of the job, even with the UID as a label.
+#: Namespace and UID of a job. An object in another namespace is not a child, even if its label contains the job's UID.
 OwnerKey = tuple[str, str]
 #: Identifies a job: the lower-case name of its kind, and its namespace and name.
 JobKey = tuple[str, Key]
-#: Upper bound on remembered removed nodes. The pods of nodes that were removed earlier have been replaced already.
+#: `NodeIndex` keeps at most this many removed nodes. It drops the oldest ones: their pods have been replaced already.
 _MAX_REMOVED_NODES = 1024
 
 
@@ -107,7 +107,8 @@ class Cache:
             meta, _ = self._items[key]
             if int(meta.resource_version or 0) <= list_version:
                 changed_jobs |= self._remove(key)
-        # The list may be older than our deletions. The watch will still report the deletion of each object in the list.
+        # The list may be older than our deletions. If the list contains an object that we deleted, keep its tombstone:
+        # the watch has not reported the deletion of this object yet. The other tombstones are no longer needed.
         self._tombstones = {key: tombstone for key, tombstone in self._tombstones.items() if tombstone[0] in uids}
         self._watched_version = max(self._watched_version, list_version)
         self.synced = True
@@ -131,7 +132,7 @@ class Cache:
     # -- from our own writes -------------------------------------------------------------------------------------
 
     def add_written(self, item: Any) -> set[str]:
-        """Take over the object that the API server returned for one of our writes."""
+        """Store the object that the API server returned for one of our writes, unless the watch is already newer."""
         meta = self.resource.meta(item)
         version = int(meta.resource_version or 0)
         self._written_version = max(self._written_version, version)
@@ -205,7 +206,7 @@ class NodeIndex:
         return self._known if self.cache.synced else None
 
     def update(self, keys: set[Key]) -> set[str]:
-        """Take over changed nodes from the cache. Returns the names of nodes whose pods must be checked again."""
+        """Copy changed nodes from the cache. Returns the names of nodes whose pods must be checked again."""
         changed = set()
         for key in keys:
             node, before = self.cache.get(key), self._known.get(key.name)

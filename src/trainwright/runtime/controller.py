@@ -65,11 +65,12 @@ class Controller:
         self._job_metrics = JobMetrics(self.telemetry)
         self._settings = settings or ControllerSettings()
         self._clock = clock
-        #: Returns the site for one pass and reserves addresses and ports for it, because `reconcile` does no I/O.
+        #: A function that returns the site of a job. If names of pods do not resolve, the function also reserves
+        #: addresses and ports for the job, because `reconcile` does no I/O and cannot reserve them.
         self._site = site
         self._kinds = {kind.singular: kind for kind in KINDS}
         self._states: dict[JobKey, JobState] = {}
-        # Jobs that already have a state are reconciled before new jobs.
+        # Jobs with an entry in `_states` are reconciled before jobs that this controller does not know yet.
         self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)
         self._uids: dict[str, JobKey] = {}
         self._cache = ClusterCache(clock, self._settings)

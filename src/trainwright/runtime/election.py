@@ -96,7 +96,7 @@ class Elector:
         return {"lease": str(self._config.key), "identity": self._config.identity}
 
     async def _attempt(self, *, first: bool = False) -> bool:
-        """Get or renew the lease; return whether we hold it. With `first`, raise Forbidden and NotFound errors."""
+        """Get or renew the lease; return whether we hold it. If `first`, raise ForbiddenError and NotFoundError."""
         sent_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._config.renew):
@@ -158,7 +158,7 @@ class Elector:
         return True
 
     async def _create_namespace(self, missing: NotFoundError) -> None:
-        """Create the lease's namespace. If it exists, the error `missing` has another cause: raise `missing`.
+        """Create the lease's namespace. If the namespace exists, `missing` has another cause, and is raised again.
 
         The elector calls this only after the API server has refused to create the lease. The namespace of an installed
         operator exists, so an installed operator does not need the permission to create namespaces.
@@ -177,12 +177,12 @@ class Elector:
         _LOG.info(LogMessage("created the missing namespace of the lease", namespace=name, **self._log_fields()))
 
     def _claimed_spec(self, before: LeaseSpec) -> Body:
-        """The spec of a lease that this operator holds and renews now. A change of the holder increases the counter."""
+        """The spec of a lease that this operator holds and renews now. `leaseTransitions` counts new holders."""
         now, ours = _micro_time(self._clock.now()), before.holder_identity == self._config.identity
         transitions = before.lease_transitions or 0
         return {
             "holderIdentity": self._config.identity,
-            # The API accepts only whole seconds, and the value must not be shorter than the duration that we use.
+            # The API accepts only whole seconds. Round up: other operators must not wait less than our duration.
             "leaseDurationSeconds": ceil(self._config.duration),
             "acquireTime": _micro_time(before.acquire_time) if ours and before.acquire_time is not None else now,
             "renewTime": now,

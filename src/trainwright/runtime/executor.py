@@ -106,7 +106,8 @@ class Executor:
     async def _patch(self, job: Job, patch: Patch, state: JobState) -> None:
         cache, version = self._caches.get((patch.api, patch.kind)), ""
         if cache is None:
-            # This patch is for the job itself and replaces a whole list, so it must not overwrite a newer list.
+            # This patch is for the job itself. It replaces the whole list of finalizers, so it contains the version
+            # of the cached job: the server refuses the patch if the job has changed since.
             cache = self._jobs[job.kind]
             cached = cache.get(job.key)
             version = cache.resource.meta(cached).resource_version if cached is not None else ""
@@ -170,7 +171,7 @@ class Executor:
             return
         meta: Meta = cache.resource.meta(found)
         labels = meta.labels or {}
-        # Informers find objects and their jobs by these two labels; without them, a change would not lead to a pass.
+        # Informers need the labels KIND and JOB_UID: without these labels, a change of the object causes no pass.
         labelled = KIND in labels and labels.get(JOB_UID) == job.uid
         if labelled and meta.controller is not None and meta.controller.uid == job.uid:
             self._requeue_if_changed(state, cache.add_written(found))
@@ -178,7 +179,7 @@ class Executor:
         elif meta.deletion_timestamp is not None or _belongs_to_predecessor(meta, job):
             self._wait_for_name(create, state, now)
         elif job.handed_over and _made_by_other_controller(meta, job):
-            # Delete the child that the other controller created, because our child needs its name.
+            # Another controller managed this job before us and created this object. Our child needs its name.
             request = self._cluster.delete(cache.resource, Key(job.key.namespace, create.name), uid=meta.uid)
             with suppress(NotFoundError, ConflictError):
                 await self._counted("delete", cache.resource, request, job, create.name)
@@ -188,7 +189,7 @@ class Executor:
             self._refuse(create, state, now, foreign)
 
     def _wait_for_name(self, create: Create, state: JobState, now: datetime) -> None:
-        """Retry soon, because the name of the child will be free. After a long wait, report the object that has it."""
+        """Retry soon, because the name of the child will be free. After a long wait, report that it is still taken."""
         kind, name = child_key = _child_key(create)
         if now - state.name_taken_since.setdefault(child_key, now) > _NAME_TAKEN_REPORT_AFTER:
             text = f"a {kind.lower()} {name} of an older job still exists; its node may not answer"
@@ -235,9 +236,9 @@ class Executor:
                 _LOG.debug(LogMessage("write", **fields, name=name, result=result))
 
     async def _each(self, effects: Sequence[Effect], do: Callable[[Effect], Awaitable[None]]) -> None:
-        """Call `do` for several effects at a time. After a failure, begin no new call, but await the running calls.
+        """Call `do` for each effect (create, delete or patch), several at a time. After a failure, begin no new call.
 
-        The server may have stored the change of a running request, so the response must still enter the cache.
+        Still wait for the running calls: the server may have stored their changes, so the cache needs the responses.
         """
         pending = iter(effects)
 
@@ -263,7 +264,7 @@ class Executor:
 
 
 def _take_over(cache: Cache, key: Key, uid: str, remaining: Any) -> set[str]:
-    """Take over the response of a delete request: the object that still exists, or None."""
+    """Update the cache after a delete request. `remaining` is the object if it still exists, otherwise None."""
     return cache.remove_deleted(key, uid) if remaining is None else cache.add_written(remaining)
 
 

@@ -3,7 +3,8 @@
 
 The controller calls `observe` with every ledger that is certainly stored. Only differences from the previous ledger
 are counted, so a repeated pass counts nothing twice. If the response of a write was lost, the change is counted when
-the watch reports it. The first ledger that we see counts nothing: its writer has counted it.
+the watch reports it. The restarts and the outcome in the first ledger that we see of a job are not counted: the
+controller that wrote this ledger has counted them.
 """
 
 import logging
@@ -21,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Known(Struct, gc=False):
-    """One job: its phase, the time at which it entered the phase, and its last ledger until the job has ended."""
+    """One job: its phase, the time at which it entered the phase, and its last ledger (None after the job's end)."""
 
     phase: Phase
     since: float
@@ -53,7 +54,7 @@ class JobMetrics:
             _log(job_key, document, before, ledger)
         if known.phase is not ledger.phase:
             self._move(job_key[0], known, ledger.phase)
-        # The ledgers of thousands of finished jobs would use too much memory.
+        # Drop the ledger of a finished job: the ledgers of thousands of finished jobs would use too much memory.
         known.ledger = None if ledger.phase in FINAL_PHASES else ledger
 
     def set_foreign(self, job_key: JobKey, *, foreign: bool) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller remembers about jobs between passes: the state of each job, host ports, elastic sizes.
 
-A controller can lose all of this without harm: it only saves work. Even a ledger that is decided but not stored
-can be lost. If the process dies, the next controller makes the same decisions again.
+A controller can lose this memory without harm, because the memory only saves work. Even a ledger that a pass has
+decided but not stored can be lost: if the process dies, the next controller makes the same decisions again.
 """
 
 import logging
@@ -36,7 +36,7 @@ STUCK_TOPIC: Topic = ("", "pass")
 ELASTIC_TOPIC: Topic = ("", "elastic")
 FOREIGN_TOPIC: Topic = ("", "foreign")
 _JOB_TOPICS = (MANIFEST_TOPIC, STUCK_TOPIC, ELASTIC_TOPIC, FOREIGN_TOPIC)
-#: Seconds between two checks of what pods wait for. Checks are not more frequent, because thousands of pods take time.
+#: Seconds between two checks of what pods wait for. Checks are rare, because a check of thousands of pods is slow.
 _WAIT_CHECK_SECONDS = 10.0
 _NUMBERS = re.compile(r"\d+")
 
@@ -105,7 +105,7 @@ class JobState:
         self._loaded, self._document = None, {}
 
     def current_job(self, loaded: Loaded) -> Job:
-        """The job with the pending ledger, if there is one, instead of the stored ledger."""
+        """The job with its newest ledger: the pending ledger if there is one, otherwise the stored ledger."""
         return loaded.job if self.pending is None else replace(loaded.job, ledger=self.pending)
 
     def warn(self, topic: Topic, event: JobEvent) -> None:
@@ -203,7 +203,7 @@ class HostPortIndex:
 
 
 def _stored_ports(document: Body) -> set[int]:
-    """The ports in a stored status. A CRD that is not ours may allow any value in it."""
+    """The ports in a stored status. If the CRD is not ours, the status can contain any value."""
     status = document.get("status")
     ledger = status.get("trainwright") if isinstance(status, dict) else None
     ports = ledger.get("ports") if isinstance(ledger, dict) and not ledger.get("outcome") else None
@@ -213,8 +213,9 @@ def _stored_ports(document: Body) -> set[int]:
 class ElasticSizePublisher:
     """Writes the sizes of elastic jobs to the registry (etcd) that their replicas read, if there is a registry.
 
-    The replicas own the keys and can change a value, so every pass compares the values. If the registry does not
-    answer, the publisher sends one event and retries with increasing pauses, and the pass continues.
+    The replicas own the keys and can change a value, so every pass compares each value with the size in its plan.
+    If the registry does not answer, the publisher sends one event and retries with increasing pauses, and the pass
+    continues.
     """
 
     def __init__(self, registry: Registry | None, settings: ControllerSettings) -> None:
@@ -222,7 +223,7 @@ class ElasticSizePublisher:
         self._first_pause, self._max_pause = settings.refused, settings.refused_most
 
     async def publish(self, job: Job, announces: Sequence[Announce], state: JobState, now: datetime) -> None:
-        """Write the values that differ. After a failed request, write nothing until the pause is over."""
+        """Write each value that the registry does not have yet. After a failed request, do nothing during the pause."""
         if self._registry is None or not announces:
             return
         if state.registry_retry_at is not None and now < state.registry_retry_at:

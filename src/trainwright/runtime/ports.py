@@ -48,7 +48,7 @@ class Resource(Struct, frozen=True):
         return self if self.type is dict else replace(self, type=dict)
 
     def decode(self, body: Body) -> Any:
-        """Decode an object as `type`. A dict is not copied, so the caller must not change it."""
+        """Decode an object as `type`. If `type` is dict, this returns `body` itself: the caller must not change it."""
         return body if self.type is dict else msgspec.convert(body, self.type)
 
     def meta(self, item: Any) -> Meta:
@@ -103,7 +103,7 @@ class Cluster(Protocol):
     """The verbs of an API server. Returned objects are decoded as `resource.type`."""
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
-        """List all objects in the scope. The returned state is at least as new as the version `not_older_than`."""
+        """List all objects that `scope` selects. The list is at least as new as the version `not_older_than`."""
         ...
 
     def watch(
@@ -189,7 +189,7 @@ SECRETS = Resource("", "v1", "secrets", "Secret")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS = Resource("", "v1", "events", "Event", Event)
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
-#: The operator reads definitions to check that the API server keeps all status fields that the operator writes.
+#: The operator reads CRDs to check that the API server keeps all status fields that the operator writes.
 DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

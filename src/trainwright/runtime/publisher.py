@@ -89,7 +89,8 @@ class Publisher:
         if not job.invalid or job.unmanaged:
             state.warnings.pop(MANIFEST_TOPIC, None)
         elif (job.unreadable or job.ledger.phase is not Phase.NEW) and job.ledger.outcome is None:
-            # The job is invalid, but it has begun or its ledger is unreadable. So the job does not fail; only warn.
+            # The manifest is invalid now, but the job has begun, or we cannot read its ledger. In both cases the job
+            # must not fail, so only warn.
             state.warn(MANIFEST_TOPIC, Notice(EventReason.UNFIT, job.invalid))
         if state.unsent_events and state.pending is None:
             events, state.unsent_events = state.unsent_events, ()
@@ -99,7 +100,7 @@ class Publisher:
                 await self._recorder.record(job, emit)
 
     async def report_stuck(self, job: Job, state: JobState, error: ApiError) -> None:
-        """Report with an event that the API server refuses a write: the server may refuse a status that reports it."""
+        """Report by an event, not in the status, that the API server refuses a write: it may refuse the status too."""
         text = f"the API server refuses the next step of this job, and the operator retries it: {error.reason}: {error}"
         event = Notice(EventReason.STUCK, text)
         transient = isinstance(error, UnavailableError | TooManyRequestsError)
@@ -114,7 +115,7 @@ def _status_fields(kind: Kind) -> frozenset[str]:
 
 
 def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
-    """Whether the phase or a condition changes, except those named in `patient`. All other changes are counts."""
+    """Whether the phase or a condition changes. Phases and condition types in `patient` do not count as changes."""
     if "phase" in change and change["phase"] not in patient:
         return True
     if "conditions" not in change:

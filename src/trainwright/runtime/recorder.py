@@ -34,7 +34,7 @@ _LOGGED = (
 _MAX_UNSENT = 10_000
 #: The pause between two retries doubles from the first to the second value.
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
-#: After a failed request, `record` sends no events at once for this time.
+#: After a request has failed temporarily, `record` sends nothing for this time; `run` still retries.
 _SUSPEND_SECONDS = 5.0
 
 
@@ -49,7 +49,7 @@ class Recorder:
         #: Events about the end of jobs; the API server has not stored these events yet.
         self._unsent: deque[Body] = deque(maxlen=_MAX_UNSENT)
         self._has_unsent = asyncio.Event()
-        #: Before this time of the event loop, no event is sent at once, because the last request has failed.
+        #: Until this time of the event loop, `record` sends nothing, because the last request failed temporarily.
         self._suspended_until = -inf
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class Recorder:
                 self._has_unsent.clear()
 
     async def record(self, job: Job, emit: Emit) -> None:
-        """Send one event at once, unless a request failed in the last few seconds."""
+        """Send one event, unless sending is suspended. `run` retries only unsent events about the end of jobs."""
         now = self._clock.now()
         if emit.event_reason in _LOGGED:
             _LOG.warning(

@@ -20,7 +20,8 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     writes: int = 16
     #: Counts in the status are stored after this time, or earlier together with a more important change.
     count_delay: float = 10.0
-    #: An unfinished job is reconciled after this time (0: never). It doubles to `resync_most` while nothing changes.
+    #: An unfinished job is reconciled again after this time (0: never). While nothing changes, the time doubles up to
+    #: `resync_most`.
     resync: float = 15.0
     resync_most: float = 300.0
     #: A failed pass is retried after this time, which doubles with each failure up to `retry_most`.
@@ -29,7 +30,7 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     #: After the API server refused a child, the next try is after this time, which doubles up to `refused_most`.
     refused: float = 1.0
     refused_most: float = 30.0
-    #: A create request without an answer counts as refused when the pause after failed passes has grown to this time.
+    #: The pause after failed passes grows. Once it is this long, a create request without an answer counts as refused.
     unanswered: float = 0.4
     #: Lower-case names of the kinds of job to manage; None means all.
     kinds: frozenset[str] | None = None
