@@ -73,7 +73,7 @@ class Cause(Wire, frozen=True, gc=False):
 
     @property
     def kinds(self) -> tuple[CauseKind, ...]:
-        """The kinds that policies see. A pod that was shut down with its node has also lost its node."""
+        """The kinds of cause that policies check. A pod that was shut down with its node counts as NODE_LOST, too."""
         down = self.why is CauseKind.DISRUPTED and self.reason in _NODE_DOWN_REASONS
         return (self.why, CauseKind.NODE_LOST) if down else (self.why,)
 

@@ -65,7 +65,7 @@ class SizingRules(Struct, frozen=True, gc=False):
 
 
 class Endpoints(Struct, frozen=True, gc=False):
-    """The replicas of one role, if pods contain the addresses of these replicas: name prefix, number and ports."""
+    """A role whose replica addresses are written into pods: prefix of the replica names, number of replicas, ports."""
 
     stem: str
     replicas: int

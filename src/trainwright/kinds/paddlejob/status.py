@@ -76,7 +76,7 @@ def _phase(job: Job, status: Status) -> str:
 
 
 def _elastic_state(status: Status) -> str:
-    """`NONE` until all replicas have run. Then `DONE` if all run, else `DOING`. After the end: `DONE` or `ERROR`."""
+    """`NONE` until the job first runs, then `DONE` if all replicas run now, else `DOING`. Ended: `DONE` or `ERROR`."""
     ledger = status.ledger
     if ledger.outcome is not None:
         return "DONE" if ledger.outcome.result is Result.SUCCEEDED else "ERROR"
