@@ -329,9 +329,9 @@ def all_present(role: RoleState) -> bool:
 
 
 def all_reached(view: Snapshot, role: RoleState) -> bool:
-    """Return whether every replica of the role has existed. In a running job, a replica counts only once it is up.
+    """Return whether every replica of the role has a pod or has finished; in a running job, whether all are up.
 
-    Otherwise the next pass would treat a new replica that is still starting like an old replica that is down.
+    If a starting replica counted in a running job, the next pass would treat it like a replica that went down.
     """
     return all(is_up(replica) for replica in role.replicas) if view.ledger.phase is Phase.RUNNING else all_present(role)
 

@@ -205,7 +205,7 @@ def load(kind: Kind, document: Body) -> Loaded:
 
 
 def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
-    """Load the manifest of `before` with another status; only the status is read. None: the caller must call `load`."""
+    """Return `before` with another status, which is faster than `load`. None: only `load` can read this status."""
     read_status, unreadable = _read_status(kind, status)
     if unreadable or before.job.invalid or before.job.unreadable:
         return None

@@ -125,7 +125,7 @@ def _taint(given: Any) -> NodeTaint:
 
 
 def refusal(pod: NodeTerms, node: NodeTraits) -> str:
-    """Why the node refuses such a pod; empty if it accepts. It is short: a message counts the nodes per text."""
+    """Why the node refuses such a pod; empty if it accepts. Short, since a message lists: 3 not ready, 2 closed."""
     if not node.ready:
         return "not ready"
     if node.unschedulable:
