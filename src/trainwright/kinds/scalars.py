@@ -69,7 +69,7 @@ def choices(kind: inspect.Type) -> tuple[object, ...]:
 
 
 def value_error(kind: inspect.Type, value: object) -> str:
-    """What is wrong with a scalar that has the shape of its type; empty if nothing is wrong."""
+    """What is wrong with the content of a scalar for which `has_shape` is true; empty if nothing is wrong."""
     plain, note = unwrapped(kind)
     match plain:
         case inspect.IntType() if isinstance(value, int) and not -(2**63) <= value < 2**63:

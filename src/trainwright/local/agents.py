@@ -210,7 +210,7 @@ class AgentProcesses:
             try:
                 await asyncio.wait_for(self._holder.wait(), _HOLDER_TIMEOUT_SECONDS)
             except TimeoutError:
-                self._holder.kill()  # The holder cannot remove its network rules now; `NodePool.stop` removes them.
+                self._holder.kill()  # A killed holder does not remove its network rules; `NodePool.stop` removes them.
                 await self._holder.wait()
 
 

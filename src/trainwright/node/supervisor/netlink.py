@@ -72,7 +72,7 @@ class Netlink:
 
 
 def send_once(messages: Sequence[Message]) -> None:
-    """Send messages to the network namespace of this thread. Raises OSError."""
+    """Send netlink messages to the kernel; they act on the network namespace of this thread. Raises OSError."""
     with contextlib.closing(Netlink()) as link:
         link.send(messages)
 
