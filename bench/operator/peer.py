@@ -61,7 +61,7 @@ def _webhook() -> dict[str, Any]:
 def words(plane: ControlPlane) -> list[str]:
     """Return its command line: one kind, and ports that are not in use."""
     ports = [f"--metrics-bind-address=127.0.0.1:{_PORT}", f"--health-probe-bind-address=127.0.0.1:{_PORT + 1}"]
-    server = [f"--kubeconfig={plane.kubeconfig('node')}", f"--webhook-server-port={_PORT + 2}"]
+    server = [f"--kubeconfig={plane.kubeconfig(USERS['peer'])}", f"--webhook-server-port={_PORT + 2}"]
     return [str(program()), "--enable-scheme=tfjob", "--zap-log-level=error", *FAST, *ports, *server]
 
 
