@@ -3,7 +3,8 @@
 
 `data` was written by commit 96481c6 (2026-11-17): one run with a job of every kind, each of which had restarted a
 replica when `get -o json` read it and SIGKILL ended the run, and a run that succeeded. Leave these files as they are;
-add new files when the format gets a new field.
+add new files when the format gets a new field. Only its links between folders were made
+relative, so that they hold in every copy.
 """
 
 import json
