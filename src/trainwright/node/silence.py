@@ -17,7 +17,7 @@ _LOOKS_PER_GRACE = 10
 _MAX_COUNTED_INTERVALS = 2
 #: A process that is silent but not stopped gets this multiple of the grace period, since it may still answer.
 _HUNG_GRACE_FACTOR = 6
-#: A process that is not stopped has at least this many seconds for its first answer.
+#: A process that was not stopped (SIGSTOP) has at least this many seconds for its first answer.
 _MIN_START_SECONDS = 60.0
 
 
