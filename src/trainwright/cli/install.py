@@ -147,9 +147,9 @@ def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["
       0  no problem was found     1  you must decide something first
       2  wrong usage, or no cluster is known     3  no answer from the cluster
     """
-    import asyncio  # noqa: PLC0415 - it takes 24 ms, and the other two commands do not need it
+    from trainwright.cli.asynchronous import run_coroutine  # noqa: PLC0415 - asyncio takes 24 ms; two commands need none
 
-    return asyncio.run(_preflight(kubeconfig, context, kinds, form))
+    return run_coroutine(_preflight, kubeconfig, context, kinds, form)
 
 
 async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> int:

@@ -25,6 +25,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainwright.cli.asynchronous import run_coroutine
 from trainwright.cli.devices import declared, device_options
 from trainwright.cli.flags import choice_option, duration_option, kubeconfig_options, repeated_option, text_option
 from trainwright.cli.state import home
@@ -151,7 +152,7 @@ def command(**given: Any) -> int:
     }
     if bool(given["certificate"]) != bool(given["key"]):
         raise UsageError("--tls-cert-file and --tls-private-key-file belong together: one of them is missing")
-    return asyncio.run(_run(given))
+    return run_coroutine(_run, given)
 
 
 def node_name(text: str) -> str:

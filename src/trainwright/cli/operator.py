@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from trainwright.cli.asynchronous import run_coroutine
 from trainwright.cli.flags import (
     Conditions,
     GoCommand,
@@ -238,7 +239,7 @@ def command(**given: Any) -> int:
         text = "--initImage has no effect: pods of a PaddleJob wait for their ConfigMap without an init container"
         _LOG.info(LogMessage(text))
     given.pop("config")
-    return asyncio.run(_run(given))
+    return run_coroutine(_run, given)
 
 
 def _level(verbosity: int, zap: int | None) -> int:

@@ -5,7 +5,6 @@ After the engine has started, and before the first object is created, a last che
 run.
 """
 
-import asyncio
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from trainwright.cli.asynchronous import run_coroutine
 from trainwright.cli.devices import missing_variable_notices
 from trainwright.cli.policy_text import ETCD_OPTION, needs_etcd
 from trainwright.cli.record import RunRecord
@@ -39,7 +39,7 @@ def drive(intake: RunInput, record: RunRecord, options: RunOptions, start: RunSt
     """Run the jobs and return the exit code."""
     logging.raiseExceptions = False  # otherwise `logging` would print a traceback for each message on a full disk
     logging.basicConfig(handlers=[logging.FileHandler(record.folder / _ENGINE_LOG, delay=True)], level=logging.WARNING)
-    return asyncio.run(_drive(intake, record, options, start))
+    return run_coroutine(_drive, intake, record, options, start)
 
 
 async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start: RunStart) -> int:
