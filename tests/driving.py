@@ -1,69 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of any kind in the simulated world, driven the way an engine will: load → reconcile → render → store → do.
+"""A job of any kind in the simulated world (`testing.document_world`), with shorthands for tests.
 
-The status lives in the manifest as JSON and nowhere else: every pass loads it anew, so whatever does not survive the
-wire is lost here too. Every pass of every test also checks what must always be true of a status (`_hold`). A kind's
-driver adds its manifests, its own way to suspend and to scale, and what else is true of its status.
+Every pass of every test checks what must always be true of a status (`_hold`). A kind's driver adds its manifests, its
+own way to suspend and to scale, and what else is true of its status.
 """
 
-from copy import deepcopy
-from datetime import timedelta
 from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from trainwright.core.reconcile import reconcile
-from trainwright.kinds.base import Kind, Loaded, load, stored
-from trainwright.model.event import Emit
+from trainwright.kinds.base import Loaded
 from trainwright.model.job import Body
-from trainwright.model.ledger import Ledger
 from trainwright.model.plan import Plan, Write
-from trainwright.model.site import Site
 from trainwright.testing.apiserver import Address
-from trainwright.testing.world import World
+from trainwright.testing.document_world import DocumentWorld
 
 #: Bytes that an API server comfortably stores of one status.
 LARGEST_STATUS = 256 * 1024
 
 
-class KindDriver(World):
+class KindDriver(DocumentWorld):
     """One job, its children, and its stored manifest."""
 
-    kind: Kind
     #: Whether a status has each type of condition once.
     unique_conditions = True
     #: Whether kubelets finish pods that are being deleted as soon as the operator works.
     reaps = True
     #: What `names` leaves out of a name.
     prefix = "demo-"
-
-    def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
-        self.document: Body = stored(self.kind, msgspec.json.decode(msgspec.json.encode(document)))
-        self.rendered: Body = {}
-        self.told: list[Emit] = []
-        self.events: list[Emit] = []
-        super().__init__(self.load().job, site=site, nodes=nodes)
-
-    def load(self) -> Loaded:
-        """The stored manifest, read."""
-        return load(self.kind, self.document)
-
-    def look(self) -> Plan:
-        """One pass over the stored manifest; its status is rendered along."""
-        loaded = self.load()
-        self.job = self.seen_job = loaded.job
-        plan = reconcile(loaded.job, self.observed(), self.site, self.clock)
-        self.rendered = self._render(loaded, plan)
-        self._hold(loaded, plan)
-        self.events = [self.kind.event(loaded.job, plan.status, event) for event in plan.events]
-        return plan
-
-    def _render(self, loaded: Loaded, plan: Plan, later: float = 0) -> Body:
-        now = self.clock + timedelta(seconds=later)
-        body = self.kind.render(loaded.status, loaded.job, plan.status, now)
-        plain: Body = msgspec.json.decode(msgspec.json.encode(body))
-        return plain
 
     def _hold(self, loaded: Loaded, plan: Plan) -> None:
         """What is true of every status: it is read as it was written, and rendered from that a second later it is the
@@ -83,26 +48,6 @@ class KindDriver(World):
     def _rests(self) -> bool:
         """Whether the status says the same when it is rendered again."""
         return True
-
-    def step(self, *, dies_after: int | None = None) -> Plan:
-        """One pass, carried out; counters are stored as well."""
-        plan = super().step(dies_after=dies_after)
-        if dies_after is None and not plan.untouched:
-            self._save()
-        return plan
-
-    def _store(self, ledger: Ledger) -> None:
-        assert ledger == self.plans[-1].status.ledger
-        self.server.note_write("status")
-        self.told += self.events
-        self._save()
-
-    def _save(self) -> None:
-        self.document["status"] = deepcopy(self.rendered)
-
-    def _finalized(self, body: Body) -> None:
-        self.document["metadata"] |= body["metadata"]
-        super()._finalized(body)
 
     def go(self, *, reaps: bool | None = None) -> Body:
         """Let the operator work until it rests; no time passes. The stored status."""

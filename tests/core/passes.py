@@ -16,6 +16,7 @@ from trainwright.model.meta import DIGEST, ObjectMeta
 from trainwright.model.plan import Plan
 from trainwright.model.site import Site
 from trainwright.model.units import parse_indexes
+from trainwright.model.verdict import History
 from trainwright.testing.factories import NOW, OWNER, PlainDialect, node
 
 #: Restart failed containers without a limit.
@@ -102,3 +103,8 @@ def group(digest: str = "", *, name: str = "job", kind: str = "PodGroup", **more
     more.setdefault("owner_references", (OWNER,))
     meta = ObjectMeta(name, "default", f"uid-{name}", annotations=annotations, **more)
     return Extra(kind, meta, GroupStatus(phase) if phase is not None else None, api)
+
+
+def bare(ledger: Ledger) -> Ledger:
+    """The ledger without verdict and history, which have tests of their own."""
+    return replace(ledger, verdict=None, history=History())

@@ -102,6 +102,7 @@ def test_it_waits_for_those_that_may_still_find_one(pods: tuple[Pod, ...], secon
 def test_it_is_looked_at_again_when_pods_have_had_no_place_for_long_enough() -> None:
     pods = (pod(0), pod(1), placeless(2, later(5)), placeless(3))
 
+    assert look(auto(), *pods, site=SITE, now=NOW).wake == later(30), "also in the instant in which the first is told"
     assert look(auto(), *pods, site=SITE, now=later(10)).wake == later(30)
     assert look(auto(), *pods, site=SITE, now=later(30)).wake == later(35)
 

@@ -16,7 +16,7 @@ from trainwright.core.budget import (
     split_ended,
     within_backoff_limit,
 )
-from trainwright.core.verdict import settle
+from trainwright.core.outcomes import settle
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerState, ContainerStatus, Pod, Terminated, Waiting
 from trainwright.model.job import Job, Lifecycle, Restart, RestartScope, Role
@@ -345,7 +345,6 @@ def test_where_kubelets_overspend_the_worst_of_them_is_named() -> None:
     assert settle(view(given, *pods)).refused == found
     assert most_restarted(view(given, pod(0, "Running", containers=(bad,)))) is None
     assert most_restarted(view(given)) is None
-    assert most_restarted(view(limited(2), *pods)) is None
 
 
 @pytest.mark.parametrize(("limit", "allowed"), [(None, None), (0, 0), (1, 0), (3, 2)])

@@ -22,6 +22,8 @@ STOPPING = (State.STOPPING, None)
 RUNNING = (State.RUNNING, None)
 STARTING = (State.STARTING, None)
 TARGET = ObjectCondition("DisruptionTarget", "True", "PreemptionByScheduler", "made room")
+_KUBELET = "TerminationByKubelet"
+BY_KUBELET = ObjectCondition("DisruptionTarget", "True", _KUBELET, "low")
 SIDECAR = container("sidecar")
 CUT = "x" * (LONGEST_MESSAGE - 1) + "…"
 
@@ -78,6 +80,14 @@ def concluded(
             pod(phase="Failed", reason="Evicted", conditions=(ObjectCondition("Ready", "True"), TARGET), code=137),
             failed(Cause(CauseKind.DISRUPTED, reason="PreemptionByScheduler", message="made room", node="node-1")),
             id="DisruptionTarget comes before the pod's reason",
+        ),
+        *(
+            pytest.param(
+                pod(phase="Failed", reason=reason, message="memory", conditions=(BY_KUBELET,), code=137),
+                failed(Cause(CauseKind.DISRUPTED, reason=reason or _KUBELET, message="low", node="node-1")),
+                id=f"terminated by its kubelet, {reason or 'without a reason'}",
+            )
+            for reason in ("Evicted", "Terminated", "Preempting", "")
         ),
         pytest.param(
             pod(phase="Failed", conditions=(ObjectCondition("DisruptionTarget", "False", "no"),), code=3),
@@ -163,9 +173,9 @@ def test_our_own_supervisor_knows_how_a_program_ended(code: int, signal: int, ex
     [
         pytest.param(
             None,
-            (container(exit_code=1, reason="OOMKilled", message="x" * (LONGEST_MESSAGE + 1)),),
-            exited(1, reason="OOMKilled", message=CUT),
-            id="reason and message, cut",
+            (container(exit_code=1, reason="OOMKilled", message="y" + "x" * LONGEST_MESSAGE),),
+            exited(1, reason="OOMKilled", message="x" * LONGEST_MESSAGE),
+            id="reason and the end of a message",
         ),
         pytest.param(
             (container("setup", exit_code=2),),
@@ -340,7 +350,7 @@ def test_a_container_that_cannot_be_made_is_waited_for_as_long_as_its_role_has_p
 ) -> None:
     stuck = replace(one.status, phase="Pending", container_statuses=(container(waiting="ErrImagePull"),))
     healthy = replace(one.status, phase="Pending", container_statuses=(container(waiting="ContainerCreating"),))
-    cause = Cause(CauseKind.CREATE_ERROR, reason="ErrImagePull", container="main")
+    cause = Cause(CauseKind.CREATE_ERROR, reason="ErrImagePull", container="main", node="node-1")
 
     assert (expected, cause) == concluded(replace(one, status=stuck), role(patience=patience), None, seconds)
     assert concluded(replace(one, status=healthy), role(patience=patience), None, seconds) == STARTING
@@ -357,13 +367,13 @@ def test_a_container_that_cannot_be_made_is_waited_for_as_long_as_its_role_has_p
         pytest.param(
             None,
             (container("a"), container("b", waiting="ImagePullBackOff", message="not found")),
-            Cause(CauseKind.CREATE_ERROR, reason="ImagePullBackOff", message="not found", container="b"),
+            Cause(CauseKind.CREATE_ERROR, reason="ImagePullBackOff", message="not found", container="b", node="node-1"),
             id="no image",
         ),
         pytest.param(
             (container("setup", waiting="ErrImagePull"),),
             (container(waiting="CreateContainerError"),),
-            Cause(CauseKind.CREATE_ERROR, reason="ErrImagePull", container="setup"),
+            Cause(CauseKind.CREATE_ERROR, reason="ErrImagePull", container="setup", node="node-1"),
             id="an init container first",
         ),
     ],
@@ -388,7 +398,7 @@ def test_a_pending_pod_says_why_it_cannot_start(
     ],
 )
 def test_these_waiting_reasons_mean_a_container_cannot_be_made(reason: str) -> None:
-    expected = Cause(CauseKind.CREATE_ERROR, reason=reason, container="main")
+    expected = Cause(CauseKind.CREATE_ERROR, reason=reason, container="main", node="node-1")
 
     assert (State.STARTING, expected) == concluded(pod(phase="Pending", containers=(container(waiting=reason),)))
     assert len(CREATE_ERRORS) == 8

@@ -225,10 +225,11 @@ def test_that_it_is_well_again_need_not_be_stored_at_once() -> None:
     assert look(given, pod(node="elsewhere"), nodes={"node-1": node()}, site=SITE).write is Write.LATER
 
 
-def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew() -> None:
+@pytest.mark.parametrize("causes", [(), (CauseKind.DELETED,)], ids=["", "a deleted pod restarts the role"])
+def test_a_pod_that_was_made_to_avoid_a_node_which_is_trusted_again_is_made_anew(causes: tuple[CauseKind, ...]) -> None:
     entries = (RoleLedger("worker", reached=3), RoleLedger("ps", reached=1))
     given = job(
-        role(replicas=3, restart=on(CauseKind.NODE_LOST, scope=RestartScope.ROLE)),
+        role(replicas=3, restart=on(CauseKind.NODE_LOST, *causes, scope=RestartScope.ROLE)),
         role("ps"),
         ledger=lived(*entries, avoided=(bad(until=later(5)),)),
     )

@@ -7,18 +7,19 @@ import pytest
 from msgspec.structs import replace
 from passes import ON_EXIT, emitted, lived, look, names, on, undone, view
 
-from trainwright.core.budget import EndedReplica
+from trainwright.core.attempts import budget_used
+from trainwright.core.budget import EndedReplica, restarts_counted
+from trainwright.core.outcomes import settle
 from trainwright.core.restart import apply_restarts, restart_delay
-from trainwright.core.verdict import settle
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerStatus, Pod
 from trainwright.model.event import Emit, EventReason
-from trainwright.model.job import Lifecycle, RestartScope
+from trainwright.model.job import Elastic, Lifecycle, RestartScope
 from trainwright.model.ledger import KEPT_FAILURES, Failure, Hold, Phase, RoleLedger
 from trainwright.model.plan import Delete, ReplicaState, State, Write
 from trainwright.model.rule import NEVER
 from trainwright.model.units import parse_counts
-from trainwright.testing.factories import NOW, container, job, later, pod, role
+from trainwright.testing.factories import NOW, container, job, later, node, pod, role
 
 EXIT = Cause(CauseKind.EXIT, code=1, container="main", reason="Error", node="node-1")
 
@@ -305,6 +306,22 @@ def test_a_restart_of_the_job_can_count_on_every_role_it_takes_along() -> None:
     plan = look(one, failed(role="chief"), pod(0), pod(1))
 
     assert [entry.restarts for entry in plan.status.ledger.roles] == [{"Exit": 1}, {"Exit": 3}]
+
+
+def test_a_restart_that_is_free_for_its_role_uses_no_budget_of_another_role() -> None:
+    """A role that is sized automatically survives lost nodes for free; so do the roles that restart with it."""
+    both = on(CauseKind.EXIT, CauseKind.NODE_LOST, scope=RestartScope.JOB, shared=True, limit=1)
+    roles = (role("server", restart=both), role("trainer", restart=both, elastic=Elastic(1, 1, auto=True)))
+    one = job(*roles, ledger=lived(RoleLedger("server", reached=1), RoleLedger("trainer", reached=1)))
+    lost = {"node-1": node(), "lost": node("lost", ready=False, since=later(-9999))}
+
+    plan = look(one, pod(role="server"), pod(role="trainer", node="lost"), nodes=lost)
+
+    server, trainer = plan.status.ledger.roles
+    assert (server.epoch, trainer.epoch) == (1, 1)
+    assert (sum(server.restarts.values()), sum(trainer.restarts.values())) == (1, 1)
+    assert [budget_used(entry, part.uncounted) for entry, part in zip((server, trainer), roles, strict=True)] == [0, 0]
+    assert (server.made(), restarts_counted(one, plan.status.ledger, ())) == (0, 0)
 
 
 def test_a_restart_of_a_role_counts_on_no_other() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.core.verdict import Judgement, RoleTally, Truth, evaluate
+from trainwright.core.outcomes import Judgement, RoleTally, Truth, evaluate
 from trainwright.model.rule import NEVER, AllOf, AnyOf, Atom, Result, Rule, Which
 
 YES, NO, OPEN = Truth.YES, Truth.NO, Truth.OPEN

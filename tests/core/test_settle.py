@@ -5,7 +5,7 @@ import pytest
 from passes import ON_EXIT, lived, look, on, view
 
 from trainwright.core.budget import EndedReplica
-from trainwright.core.verdict import RoleTally, SettledJob, settle, tallies
+from trainwright.core.outcomes import RoleTally, SettledJob, settle, tallies
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerStatus
 from trainwright.model.job import Job, Lifecycle, Restart, RestartScope

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kind becomes one CRD, its versions share it, and what is in the kind is in there."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -8,9 +9,10 @@ import pytest
 
 from trainwright import __version__
 from trainwright.crd.schema import crd, crds, schema
-from trainwright.kinds.base import Column, Kind, Version
+from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, Version
 from trainwright.kinds.genericjob.wire import GenericJob, GenericJobStatus
 from trainwright.kinds.registry import KINDS
+from trainwright.model.job import Body
 
 
 def _never(*_: Any) -> Any:  # pragma: no cover - a CRD asks nothing of a kind's functions
@@ -130,3 +132,36 @@ def test_every_column_shows_a_field_that_exists(kind: Kind) -> None:
             node = node["items"] if step.endswith("[-1:]") else node
         shown = "date" if node.get("format") == "date-time" else node["type"]
         assert column.path.startswith(".metadata.") or shown == column.type
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
+def test_every_kind_shows_why_a_job_failed_and_the_sentence_only_in_a_wide_table(kind: Kind) -> None:
+    """The column is the next after those of the original controllers, which end with the age."""
+    shown = [column.name for column in kind.columns if not column.priority]
+
+    assert shown[-2:] == ["Age", "Reason"]
+    assert (REASON in kind.columns, kind.columns[-1]) == (True, MESSAGE)
+
+
+def _unbounded(node: Body, path: str) -> Iterator[str]:
+    """The parts of a schema whose size nothing limits."""
+    limit = {"string": "maxLength", "array": "maxItems"}.get(node.get("type", ""))
+    inner = node.get("additionalProperties")
+    if isinstance(inner, dict):
+        limit = "maxProperties"
+        yield from _unbounded(inner, f"{path}.*")
+    if limit and limit not in node and not {"enum", "format"} & node.keys():
+        yield path
+    for name, part in (node.get("properties") or {}).items():
+        yield from _unbounded(part, f"{path}.{name}")
+    if "items" in node:
+        yield from _unbounded(node["items"], f"{path}[]")
+
+
+def test_what_a_job_remembers_of_its_failures_is_bounded_and_explained() -> None:
+    ledger = schema(KINDS[0].wire)["properties"]["status"]["properties"]["trainwright"]["properties"]
+    parts = {name: ledger[name] for name in ("verdict", "history", "budgets")}
+
+    assert [path for name, part in parts.items() for path in _unbounded(part, name)] == []
+    told = parts["verdict"]["properties"] | parts["history"]["properties"]
+    assert [name for name, part in told.items() if "description" not in part] == ["at", "attempts"]

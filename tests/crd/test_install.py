@@ -88,6 +88,13 @@ def test_no_right_is_a_wildcard_and_secrets_are_nobodys_business(bodies: tuple[B
     assert not words & {"*", "secrets", "pods/exec", "bind", "escalate", "impersonate"}
 
 
+def test_the_operator_may_not_read_logs_or_enter_containers() -> None:
+    """The verdict in the status comes from termination messages; `explain` reads logs with the caller's rights."""
+    of_pods = {resource for _, resource, _ in grants(cluster_role(KINDS)) if resource.startswith("pods")}
+
+    assert of_pods == {"pods"}
+
+
 def test_the_operator_updates_nothing_but_asks_leave_for_finalizers() -> None:
     updated = {resource for _, resource, verb in grants(cluster_role(KINDS)) if verb == "update"}
 

@@ -270,7 +270,8 @@ class Kubelet:
         self._state(name, "Failed" if code else "Succeeded", end)
 
     def _state(self, name: str, phase: str, state: Body) -> None:
-        status = {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
+        (container, *_) = self.store.get(PODS, key(name))["spec"]["containers"]
+        status = {"phase": phase, "containerStatuses": [{"name": container["name"], "state": state}]}
         self.store.patch(PODS, key(name), {"status": status}, status=True)
 
 

@@ -9,6 +9,8 @@ relative, so that they hold in every copy.
 
 import json
 import shutil
+from copy import deepcopy
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -66,6 +68,70 @@ def test_a_job_continues_where_it_was(file: Path) -> None:
     assert after.get("startTime") == before.get("startTime")
     for old, new in zip(before["trainwright"]["roles"], after["trainwright"]["roles"], strict=True):
         assert new.get("restarts", {}).get("Exit") == old.get("restarts", {}).get("Exit")
+
+
+# -- verdict and history, which the version that wrote `data` did not know -------------------------------------------
+
+
+def running(file: Path) -> KindDriver:
+    """The stored job whose new pods run. Its ledger is as an older version has it."""
+    job = driver(json.loads(file.read_text()))
+    job.clock = datetime.fromisoformat(job.document["status"]["trainwright"]["times"]["accepted"]) + timedelta(hours=1)
+    job.go()
+    job.pass_by(2)
+    job.start_all()
+    for name in ("verdict", "history"):
+        job.document["status"]["trainwright"].pop(name, None)
+    return job
+
+
+def accounted(ledger: Body) -> tuple[int, int]:
+    """The milliseconds of the history since it began, and the sum of its productive and lost time."""
+    history = ledger["history"]
+    wall = datetime.fromisoformat(history["until"]) - datetime.fromisoformat(history["begun"])
+    return wall // timedelta(milliseconds=1), history.get("productive", 0) + sum(history.get("lost", {}).values())
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_a_running_job_without_a_history_is_left_as_it_is(file: Path) -> None:
+    job = running(file)
+    before, pods = deepcopy(job.document["status"]), job.names(attempts=True)
+
+    after = job.pass_by(3600)
+
+    assert (after, job.names(attempts=True)) == (before, pods)
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_the_history_of_an_older_job_begins_with_its_next_restart(file: Path) -> None:
+    job = running(file)
+    job.pass_by(3600)
+    failed = next(iter(job.pods()))
+
+    job.exit(failed, 101)  # every kind restarts after this code, or not at all
+    ledger = job.go()["trainwright"]
+
+    assert ledger["verdict"]["pod"] == failed
+    assert ledger["verdict"]["class"] == "ProgramError"
+    assert job.clock - datetime.fromisoformat(ledger["history"]["begun"]) < timedelta(milliseconds=1)
+    job.pass_by(60)
+    job.start_all()
+    wall, counted = accounted(job.pass_by(60)["trainwright"])
+    assert wall == counted < 3600_000
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
+def test_a_class_of_a_newer_version_is_read_as_none_and_the_job_goes_on(file: Path) -> None:
+    job = running(file)
+    verdict = {"decision": "Restart", "at": "2026-11-17T06:30:00Z", "class": "Newer", "message": "m", "newer": 1}
+    attempt = {"number": 1, "start": "2026-11-17T06:30:00Z", "cause": "Newer"}
+    job.document["status"]["trainwright"] |= {"verdict": verdict, "history": {"attempts": [attempt]}, "newer": {}}
+
+    read = load(job.kind, job.document)
+
+    assert (read.job.unreadable, read.job.invalid) == (False, "")
+    assert read.job.ledger.verdict is not None
+    assert (read.job.ledger.verdict.failure_class, read.job.ledger.verdict.message) == ("", "m")
 
 
 @pytest.fixture

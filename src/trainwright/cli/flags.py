@@ -9,7 +9,6 @@ or `leaseDuration`. Its values become the defaults, so environment variables and
 import re
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,15 +16,13 @@ import click
 
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest, shown
+from trainwright.model.units import parse_duration, spell
 
 if TYPE_CHECKING:
     from trainwright.manifest import Document
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
-_WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
-#: The longest duration, about a year. A longer time is probably a typing error, and some timers do not support it.
-_MAX_SECONDS = 366 * 86400.0
+#: The longest duration, about a year. A longer time is a typing error, and some timers do not support it.
+MAX_SECONDS = 366 * 86400.0
 
 
 class Duration(click.ParamType[float]):
@@ -34,35 +31,11 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the duration in seconds."""
-        seconds = parse(str(value))
-        if seconds is None or seconds > _MAX_SECONDS:
+        """Return the seconds."""
+        seconds = parse_duration(str(value))
+        if seconds is None or seconds > MAX_SECONDS:
             self.fail(f"{value!r} is not a duration; write 30, 30s, 5m, 1h or 1h30m", param, ctx)
         return seconds
-
-
-def parse(text: str) -> float | None:
-    """The number of seconds in a text such as `30`, `1.5m` or `1h30m`; None if the text is not a duration."""
-    try:
-        seconds = float(text)
-        return seconds if 0 <= seconds < inf else None
-    except ValueError:
-        pass
-    if not _WHOLE.fullmatch(text):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-
-
-def spell(seconds: float) -> str:
-    """Format a duration: below a minute with tenths of a second (`12.3s`), otherwise with two units (`5m03s`)."""
-    if seconds < 59.95:
-        return f"{max(seconds, 0):.1f}s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
 def span(seconds: float) -> str:
@@ -251,13 +224,20 @@ def choice_option(*names: str, choices: tuple[str, ...], **more: Any) -> Decorat
 output_option = partial(choice_option, "-o", "--output", "form")
 
 
-def kubeconfig_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a cluster."""
-    text = "Use this context of the kubeconfig.  [default: its current context]"
-    function = text_option("--context", metavar="NAME", help=text)(function)
-    return text_option("--kubeconfig", metavar="FILE", help="Use FILE instead of $KUBECONFIG or ~/.kube/config.")(
-        function
-    )
+def cluster_options(context: str, kubeconfig: str) -> Decorator:
+    """A decorator for the options that choose a cluster, with the help texts of `--context` and `--kubeconfig`."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        function = text_option("--context", metavar="NAME", help=context)(function)
+        return text_option("--kubeconfig", metavar="FILE", help=kubeconfig)(function)
+
+    return add
+
+
+kubeconfig_options = cluster_options(
+    "Use this context of the kubeconfig.  [default: its current context]",
+    "Use FILE instead of $KUBECONFIG or ~/.kube/config.",
+)
 
 
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])[A-Z]")

@@ -21,13 +21,14 @@ from trainwright.cli.record import (
     PodCount,
     RecordedPod,
     count_restarts,
+    earlier_attempts,
     read_events,
     read_job,
     read_pods,
     read_run_info,
 )
 from trainwright.cli.runs import Run, find, jobs, latest
-from trainwright.cli.show.news import JobVerdict
+from trainwright.cli.show.news import JobEnding
 from trainwright.cli.show.text import details, headline
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.state import home
@@ -161,7 +162,7 @@ def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
 def _phase(one: ListedJob) -> str:
     """The phase of the job. If the run ended before the job, the text says how the run ended."""
     if not one.run.live and one.ledger.outcome is None:
-        return next((verdict.outcome for verdict in _verdicts(one.run)), "Lost")
+        return next((ending.outcome for ending in _endings(one.run)), "Lost")
     return (one.kind.phase_of(one.body.get("status") or {}) if one.kind is not None else "") or "Pending"
 
 
@@ -169,7 +170,7 @@ def _replica_counts(one: ListedJob) -> str:
     """For example `2/4`: the running replicas, or after the job's end the succeeded replicas; `?` for a killed run."""
     roles = within_bounds(load(one.kind, one.body).job).roles if one.kind is not None else ()
     total = sum(role.replicas for role in roles)
-    if not one.run.live and not _verdicts(one.run):
+    if not one.run.live and not _endings(one.run):
         return f"?/{total or '?'}"
     if one.pods is not None and one.ledger.outcome is None:
         return f"{sum(condition(pod).phase == 'Running' for pod in one.pods)}/{total}"
@@ -177,12 +178,12 @@ def _replica_counts(one: ListedJob) -> str:
 
 
 def _restarts(one: ListedJob) -> int:
-    """The restarts: from ledger and pods (live run), the verdict (ended run), or the recorded pods (killed run)."""
+    """The restarts: from ledger and pods (live run), the ending (ended run), or the recorded pods (killed run)."""
     if one.pods is not None:
         return count_restarts(one.ledger, (_pod_count(pod) for pod in one.pods))
-    verdict = next(iter(_verdicts(one.run)), None)
-    if verdict is not None:
-        return verdict.restarts
+    ending = next(iter(_endings(one.run)), None)
+    if ending is not None:
+        return ending.restarts
     recorded = _recorded_pods(one.run)
     return len(recorded) - len({pod.replica for pod in recorded})
 
@@ -192,8 +193,8 @@ def _pod_count(pod: Body) -> PodCount:
     return PodCount(labels[ROLE], int(labels[INDEX]), int(labels.get(ATTEMPT) or 0), condition(pod).restarts)
 
 
-def _verdicts(run: Run) -> list[JobVerdict]:
-    """The verdicts on this job that the run recorded at its end; a killed run has recorded none."""
+def _endings(run: Run) -> list[JobEnding]:
+    """The endings of this job that the run recorded at its end; a killed run has recorded none."""
     info, key = read_run_info(run.folder), run.key
     return [one for one in info.endings if (one.namespace, one.name) == (key.namespace, key.name)] if info else []
 
@@ -217,7 +218,7 @@ def _replicas(one: ListedJob, pods: list[Body], now: Time, *, wide: bool) -> Ite
     rows = []
     for pod in sorted(pods, key=_role_and_index):
         labels, state = pod["metadata"]["labels"], condition(pod)
-        restarts = _earlier_attempts(ledger, labels) + state.restarts
+        restarts = earlier_attempts(ledger, labels[ROLE], int(labels.get(ATTEMPT) or 0)) + state.restarts
         row = [f"{labels[ROLE]}-{labels[INDEX]}", state.phase, pod["spec"].get("nodeName", "")]
         row += [str(restarts), _age(pod["metadata"], now)]
         row += [pod["metadata"]["name"], (pod.get("status") or {}).get("podIP", "")] if wide else []
@@ -231,30 +232,15 @@ def _role_and_index(pod: Body) -> tuple[str, int]:
     return labels[ROLE], int(labels[INDEX])
 
 
-def _earlier_attempts(ledger: Ledger, labels: dict[str, str]) -> int:
-    """The number of restarts of a replica, computed from its attempt.
-
-    Each role has an epoch. An attempt is the epoch plus the replica's restarts in this epoch. A resume, a change of
-    size or a restart of a whole role begins a higher epoch, so an attempt can be higher than the number of restarts.
-    If the job was never resumed, the result is the attempt, but at most the number of restarts of the whole job.
-    If the job was resumed, the result is only the number of restarts in the current epoch.
-    """
-    attempt = int(labels.get(ATTEMPT) or 0)
-    if not ledger.resumes:
-        return min(attempt, sum(number for role in ledger.roles for number in role.restarts.values()))
-    epoch = next((role.epoch for role in ledger.roles if role.name == labels[ROLE]), 0)
-    return max(attempt - epoch, 0)
-
-
 # -- a run that has ended ---------------------------------------------------------------------------------------------
 
 
 def _ended(run: Run) -> Iterator[str]:
-    verdicts = _verdicts(run)
-    if not verdicts:
+    endings = _endings(run)
+    if not endings:
         yield from _killed(run)
         return
-    for one in verdicts:
+    for one in endings:
         yield headline(one)
         yield from (f"  {line}" for line in details(one))
     yield f"logs and final status: {run.folder}"

@@ -122,8 +122,8 @@ def _print_problems(document: Document, state: State, subject: str, problems: tu
 
 
 def preview(file: str, kind: Kind, loaded: Loaded) -> Preview:
-    """Simulate a job and return what the command prints."""
-    job, debug = _as_new(loaded.job), _is_debug(loaded.wire)
+    """Simulate a job."""
+    job, debug = _as_new(loaded.job), is_debug(loaded.wire)
     simulation = StepsOfJob(kind, job)
     simulation.begin()
     objects = list(simulation.objects)
@@ -152,7 +152,8 @@ def _as_new(job: Job) -> Job:
     return replace(job, uid=FAKE_UID, owner=owner, ledger=Ledger(), deleting=False, foreign="")
 
 
-def _is_debug(wire: Any) -> bool:
+def is_debug(wire: Any) -> bool:
+    """Whether the manifest replaces the commands of its containers by ones that do not end."""
     mode = getattr(wire.spec, "run_mode", None)
     return mode is not None and mode.debug is not None and bool(mode.debug.enabled)
 

@@ -73,6 +73,24 @@ def find(word: str, namespace: str = "") -> Run:
     raise UsageError(_unknown(word, namespace, known))
 
 
+def kept_runs(run: Run) -> list[Run]:
+    """All kept runs of the same job, oldest first."""
+    folders = [folder.resolve() for folder in runs_in(job_folder(home(), run.key))]
+    return [Run(run.key, one, live=run.live and one == run.folder, pid=run.pid) for one in folders]
+
+
+def select_run(run: Run, run_id: str) -> Run:
+    """The kept run of the same job with this id; without an id, `run` itself. Raises UsageError with the nearest id."""
+    if not run_id:
+        return run
+    known = {one.folder.name: one for one in kept_runs(run)}
+    if run_id not in known:
+        meant = nearest(run_id, known)
+        hint = f"did you mean `{meant}`?" if meant else f"these runs are kept: {', '.join(known)}"
+        raise UsageError(f"{run.key} has no run {run_id!r}; {hint}")
+    return known[run_id]
+
+
 def near_replica(word: str, known: Iterable[str]) -> str:
     """A hint for the name of a replica that does not exist: the replicas of its role, or the most similar name."""
     names = sorted(known, key=lambda name: (len(name), name))

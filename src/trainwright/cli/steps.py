@@ -39,13 +39,18 @@ class Step(Struct, frozen=True, omit_defaults=True):
     deletes: tuple[str, ...] = ()
 
 
+def site_for(job: Job) -> Site:
+    """The site of a simulation: it has the gang scheduler that the job asks for."""
+    gangs = frozenset({job.gang.api}) if job.gang is not None and job.gang.asked else frozenset[str]()
+    return Site(gangs=gangs)
+
+
 class StepsOfJob:
     """The simulation of one job. `objects` contains all objects that the operator has created, in order."""
 
     def __init__(self, kind: Kind, job: Job) -> None:
-        gangs = frozenset({job.gang.api}) if job.gang is not None and job.gang.asked else frozenset[str]()
         self.kind = kind
-        self.world = World(job, site=Site(gangs=gangs))
+        self.world = World(job, site=site_for(job))
         self._status: Any = None
         self.steps: list[Step] = []
         self.objects: list[Body] = []

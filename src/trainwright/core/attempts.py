@@ -35,6 +35,9 @@ LONGEST_BACKOFF_SECONDS = 60.0
 BACKOFF_RESET_SECONDS = 600.0
 #: Maximum number of holds per role. If there are more, the two earliest are merged, so that the ledger stays small.
 MAX_HOLDS = 32
+#: The ledger counts a restart under this key if another role caused it and its cause uses no budget of that role. It
+#: must not use the budget of this role either.
+FREE_CASCADE = "Cascade"
 
 
 def find_entry(ledger: Ledger, name: str) -> RoleLedger:
@@ -72,9 +75,9 @@ def raise_attempts(entry: RoleLedger, higher: Mapping[int, int]) -> RoleLedger:
     return replace(entry, retries=format_counts({**parse_counts(entry.retries), **tries}))
 
 
-def count_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
+def count_restarts(entry: RoleLedger, why: str, times: int = 1) -> RoleLedger:
     """Add `times` to the number of restarts that the ledger counts for this cause."""
-    return replace(entry, restarts=entry.restarts | {why.value: entry.restarts.get(why.value, 0) + times})
+    return replace(entry, restarts=entry.restarts | {str(why): entry.restarts.get(why, 0) + times})
 
 
 def hold(entry: RoleLedger, indexes: Iterable[int], until: Time) -> RoleLedger:
@@ -127,7 +130,7 @@ def forget_surplus(entry: RoleLedger, replicas: int) -> RoleLedger:
 
 def budget_used(entry: RoleLedger, free: frozenset[CauseKind]) -> int:
     """Return how many restarts count against the role's budget."""
-    return sum(times for why, times in entry.restarts.items() if why not in free)
+    return sum(times for why, times in entry.restarts.items() if why not in free and why != FREE_CASCADE)
 
 
 def decide_restarts(entry: RoleLedger, why: CauseKind, indexes: Iterable[int]) -> RoleLedger:
@@ -146,9 +149,13 @@ def decide_role_restart(entry: RoleLedger, why: CauseKind, replicas: int) -> Rol
     return replace(count_hidden_restarts(entry, why), pending=pending)
 
 
-def count_hidden_restarts(entry: RoleLedger, why: CauseKind, times: int = 1) -> RoleLedger:
+def count_hidden_restarts(entry: RoleLedger, why: str, times: int = 1) -> RoleLedger:
     """Count restarts that this role does not show: they have no new pod yet, or another role caused and shows them."""
-    return _hide(count_restarts(entry, why, times), why, times)
+    return replace(
+        entry,
+        restarts=entry.restarts | {str(why): entry.restarts.get(why, 0) + times},
+        hidden=entry.hidden | {str(why): entry.hidden.get(why, 0) + times},
+    )
 
 
 def pending_replicas(entry: RoleLedger) -> frozenset[int]:
@@ -171,8 +178,8 @@ def note_happened(entry: RoleLedger, present: frozenset[int]) -> RoleLedger:
     return replace(entry, pending=tuple(pending))
 
 
-def _hide(entry: RoleLedger, why: CauseKind, times: int) -> RoleLedger:
-    hidden = entry.hidden | {why.value: entry.hidden.get(why.value, 0) + times}
+def _hide(entry: RoleLedger, why: str, times: int) -> RoleLedger:
+    hidden = entry.hidden | {str(why): entry.hidden.get(why, 0) + times}
     return replace(entry, hidden={cause: number for cause, number in hidden.items() if number > 0})
 
 

@@ -249,8 +249,9 @@ def size_wakes(view: Snapshot) -> list[Time]:
             times.append(_search_ends_at(view, waiting) if waiting else search)
         if role.is_autosized and not group.all_running:
             refused = _quota_refusal(view, role, group)
-            since = [_unplaced_since(view, replica, refused)[0] for replica in group.replicas]
-            times += [after(time, sizing.patience) for time in since if time is not None and time < view.now]
+            waits = [_unplaced_since(view, replica, refused) for replica in group.replicas]
+            # Without a reason, nothing says yet that no node fits; the report that says so causes the next pass.
+            times += [after(since, sizing.patience) for since, why in waits if since is not None and why]
     return times
 
 

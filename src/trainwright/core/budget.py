@@ -14,9 +14,9 @@ from trainwright.core.classify import last_in_place_end
 from trainwright.core.observe import Snapshot
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod
-from trainwright.model.job import RestartScope, Role
+from trainwright.model.job import Job, RestartScope, Role
 from trainwright.model.ledger import Ledger, RoleLedger
-from trainwright.model.plan import ReplicaState, State
+from trainwright.model.plan import ReplicaState, RoleState, State
 from trainwright.model.units import parse_row
 
 
@@ -147,7 +147,7 @@ def most_restarted(view: Snapshot) -> EndedReplica | None:
     """Return the replica with the most in-place restarts, and its last in-place end; None if that is unknown."""
     pairs = zip(view.job.roles, view.roles, strict=True)
     replica = [(role, one, one.pod) for role, group in pairs for one in group.replicas if one.pod is not None]
-    if not view.job.lifecycle.counts_in_place or not replica:
+    if not replica:
         return None
     role, one, pod = max(replica, key=lambda each: pod_in_place_restarts(each[2]))
     cause = last_in_place_end(pod)
@@ -156,11 +156,18 @@ def most_restarted(view: Snapshot) -> EndedReplica | None:
 
 def restarts_used(view: Snapshot) -> int:
     """Return how many restarts of all roles count against the job's budget."""
-    pairs = zip(view.job.roles, view.ledger.roles, strict=True)
+    return restarts_counted(view.job, view.ledger, view.roles)
+
+
+def restarts_counted(job: Job, ledger: Ledger, roles: Iterable[RoleState]) -> int:
+    """Return how many restarts count against the budget of a job with this ledger and these replicas."""
+    pairs = zip(job.roles, ledger.roles, strict=True)
     made = sum(attempts.budget_used(entry, role.uncounted) for role, entry in pairs)
-    if not view.job.lifecycle.counts_in_place:
+    if not job.lifecycle.counts_in_place:
         return made
-    return made + sum(in_place_restarts(role.replicas) for role in view.roles)
+    if ledger.outcome is not None:
+        return made + sum(entry.inside for entry in ledger.roles)  # counted when the job ended
+    return made + sum(in_place_restarts(role.replicas) for role in roles)
 
 
 def in_place_restarts(replicas: Iterable[ReplicaState]) -> int:

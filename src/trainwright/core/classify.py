@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from trainwright.core.nodes import NodeHealth
-from trainwright.model.cause import Cause, CauseKind, brief, implied_signal
+from trainwright.model.cause import LONGEST_MESSAGE, Cause, CauseKind, brief, implied_signal
 from trainwright.model.child import ContainerState, ContainerStatus, Pod, Terminated
 from trainwright.model.job import Role
 from trainwright.model.ledger import RoleLedger, StuckPeriod
@@ -64,6 +64,9 @@ DISRUPTIONS = frozenset(
     }
 )
 
+#: The reason of every `DisruptionTarget` condition that a kubelet sets.
+_BY_KUBELET = "TerminationByKubelet"
+
 #: Seconds that a kubelet may need to clean up a pod before it reports the end.
 KUBELET_CLEANUP_SECONDS = 10.0
 
@@ -96,12 +99,16 @@ def classify_pod(pod: Pod, role: Role, health: NodeHealth | None, site: Site, no
 def _classify_ended(pod: Pod, role: Role) -> Conclusion:
     if pod.status.phase == "Succeeded":
         return _STOPPING if _ended_by_deletion(pod, _main_ends(pod, role), failed=False) else _SUCCEEDED
-    if _ended_by_deletion(pod, [end for _, end in _terminated(pod) if end.exit_code], failed=True):
+    deleted = pod.metadata.deletion_timestamp is not None
+    if deleted and _ended_by_deletion(pod, [end for _, end in _terminated(pod) if end.exit_code], failed=True):
         return _STOPPING
-    cause, codes = _cause(pod, role), [end.exit_code for end in _main_ends(pod, role)]
-    # The pod has succeeded if all main containers succeeded before another container failed.
-    succeeded = cause.why is CauseKind.EXIT and role.main_containers and not any(codes)
-    return _SUCCEEDED if succeeded and len(codes) == len(role.main_containers) else (State.FAILED, cause)
+    cause = _cause(pod, role)
+    if role.main_containers and cause.why is CauseKind.EXIT:
+        codes = [end.exit_code for end in _main_ends(pod, role)]
+        # The pod has succeeded if all main containers succeeded before another container failed.
+        if len(codes) == len(role.main_containers) and not any(codes):
+            return _SUCCEEDED
+    return State.FAILED, cause
 
 
 def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> bool:
@@ -129,13 +136,25 @@ def _ended_by_deletion(pod: Pod, ends: list[Terminated], *, failed: bool) -> boo
 def _cause(pod: Pod, role: Role) -> Cause:
     """Return why a failed pod failed."""
     status, node = pod.status, pod.spec.node_name
-    for condition in status.conditions or ():
-        if condition.type == "DisruptionTarget" and condition.status == "True":
-            return Cause(CauseKind.DISRUPTED, reason=condition.reason, message=brief(condition.message), node=node)
+    if (disrupted := disruption(pod)) is not None:
+        return disrupted
     blamed = CauseKind.EVICTED if status.reason == "Evicted" else CauseKind.REJECTED
     why = CauseKind.DISRUPTED if status.reason in DISRUPTIONS else blamed
     cause = Cause(why, reason=status.reason, message=brief(status.message), node=node)
     return cause if why is not CauseKind.REJECTED else _first_failed_exit(pod, role) or cause
+
+
+def disruption(pod: Pod) -> Cause | None:
+    """Return why the cluster ends or has ended this pod, if the pod says that: a preemption, an eviction, a drain."""
+    status = pod.status
+    for condition in status.conditions or ():
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            # A kubelet sets the same reason for evictions, preemptions and node shutdowns. The pod's reason tells them
+            # apart.
+            told = condition.reason if condition.reason != _BY_KUBELET else status.reason or condition.reason
+            message = brief(condition.message or status.message)
+            return Cause(CauseKind.DISRUPTED, reason=told, message=message, node=pod.spec.node_name)
+    return None
 
 
 def _first_failed_exit(pod: Pod, role: Role) -> Cause | None:
@@ -145,7 +164,7 @@ def _first_failed_exit(pod: Pod, role: Role) -> Cause | None:
     if not bad:
         return None
     dated = [(end.finished_at, place) for place, (_, end) in enumerate(bad) if end.finished_at is not None]
-    return _exit_cause(pod, *bad[min(dated)[1] if len(dated) == len(bad) else 0])
+    return exit_cause(pod, *bad[min(dated)[1] if len(dated) == len(bad) else 0])
 
 
 def awaits_restart(pod: Pod) -> bool:
@@ -177,17 +196,19 @@ def last_in_place_end(pod: Pod) -> Cause | None:
     often = max((one for group in groups for one in group or ()), key=lambda one: one.restart_count, default=None)
     for state in (often.state, often.last_state) if often is not None and often.restart_count else ():
         if often is not None and state is not None and state.terminated is not None:
-            return _exit_cause(pod, often, state.terminated)
+            return exit_cause(pod, often, state.terminated)
     return None
 
 
-def _exit_cause(pod: Pod, container: ContainerStatus, end: Terminated) -> Cause:
+def exit_cause(pod: Pod, container: ContainerStatus, end: Terminated) -> Cause:
+    """Return this end of a container as a cause."""
     return Cause(
         CauseKind.EXIT,
         code=end.exit_code,
         signal=_signal(end),
         reason=end.reason,
-        message=brief(end.message),
+        # The end of the message: with FallbackToLogsOnError it is the end of the log, and the last line has the error.
+        message=brief(end.message[-LONGEST_MESSAGE:]),
         container=container.name,
         node=pod.spec.node_name,
     )
@@ -247,8 +268,10 @@ def _create_error(pod: Pod, role: Role) -> Cause | None:
             waiting = container.state.waiting if container.state is not None else None
             # A container that waits only for its gate has no creation error.
             if waiting is not None and waiting.reason in CREATE_ERRORS and role.gate not in waiting.missing:
-                message = brief(waiting.message)
-                return Cause(CauseKind.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name)
+                message, node = brief(waiting.message), pod.spec.node_name
+                return Cause(
+                    CauseKind.CREATE_ERROR, reason=waiting.reason, message=message, container=container.name, node=node
+                )
     return None
 
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from trainwright.core import attempts, autosize, classify, gate, quarantine, removal, render
 from trainwright.core.classify import create_error_timeout, given_up_at
 from trainwright.core.observe import Snapshot, is_up
+from trainwright.core.outcomes import deadline, start_deadline
 from trainwright.core.report import StepActions
-from trainwright.core.verdict import deadline, start_deadline
 from trainwright.model.child import Extra
 from trainwright.model.job import Body, Job, Replica, RestartScope, Role
 from trainwright.model.meta import ADDRESS_HASHES, DIGEST, WORLD

@@ -6,7 +6,21 @@ A step takes the snapshot of a pass. Some steps return a changed snapshot, other
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, budget, classify, gate, observe, removal, render, report, restart, verdict
+from trainwright.core import (
+    attempts,
+    budget,
+    classify,
+    diagnose,
+    gate,
+    observe,
+    outcomes,
+    removal,
+    render,
+    report,
+    restart,
+    waiting,
+)
+from trainwright.core.budget import EndedReplica
 from trainwright.core.classify import awaits_restart
 from trainwright.core.observe import Snapshot
 from trainwright.core.report import StepActions
@@ -92,11 +106,11 @@ def suspended(view: Snapshot) -> Plan | None:
     """Delete all pods of a suspended job and forget its results: it starts from the beginning when it resumes."""
     if not view.job.lifecycle.suspended:
         return None
-    outcome = verdict.end_requested(view)
+    outcome = outcomes.end_requested(view)
     if view.ledger.phase is not Phase.SUSPENDED:
         # A suspension must not discard the result of a job that has just succeeded.
-        settled = verdict.settle(view)
-        outcome = verdict.success(settled) or outcome
+        settled = outcomes.settle(view)
+        outcome = outcomes.success(settled) or outcome
         view = settled.view if outcome is not None else _suspend(view)
     if outcome is not None:
         return finished(end(view, outcome))
@@ -121,13 +135,17 @@ def _suspend(view: Snapshot) -> Snapshot:
     return view.with_ledger(ledger).reobserve()
 
 
-def end(view: Snapshot, outcome: Outcome) -> Snapshot:
-    """Store the outcome. It never changes afterwards."""
+def end(view: Snapshot, outcome: Outcome, ended: tuple[EndedReplica, ...] = ()) -> Snapshot:
+    """Store the outcome and the verdict, which never change afterwards. `ended` are the replicas of this pass."""
     phase = Phase.SUCCEEDED if outcome.result is Result.SUCCEEDED else Phase.FAILED
     times = replace(view.ledger.times, ended=outcome.at)
     pairs = zip(view.ledger.roles, view.roles, strict=True)
     entries = tuple(_closed_entry(entry, group, outcome) for entry, group in pairs)
-    return view.with_ledger(replace(view.ledger, phase=phase, outcome=outcome, times=times, roles=entries))
+    late = outcome.reason in (Reason.DEADLINE, Reason.START_DEADLINE)
+    obstacle = waiting.first_obstacle(view.job, view.roles, view.observed.refusals, view.now) if late else ""
+    verdict = diagnose.end_verdict(view, outcome, ended, obstacle)
+    ledger = replace(view.ledger, phase=phase, outcome=outcome, times=times, roles=entries, verdict=verdict)
+    return view.with_ledger(ledger)
 
 
 def _closed_entry(entry: RoleLedger, group: RoleState, outcome: Outcome) -> RoleLedger:

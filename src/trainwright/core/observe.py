@@ -94,6 +94,18 @@ class StalePod(Struct, frozen=True, gc=False):
     spare: bool = False
 
 
+Slots = dict[int, tuple[int, Pod]]
+
+
+class SortedPods(Struct, frozen=True, gc=False):
+    """The pods of a job by role and index, and the pods that have no place there. No attempt in the ledger matters."""
+
+    slots: dict[str, Slots]
+    leftovers: list[StalePod]
+    patches: tuple[Patch, ...]
+    foreign: tuple[str, ...]
+
+
 class Snapshot(Struct, frozen=True, gc=False):
     """What one pass knows. `job.ledger` is the working copy, `stored` is the ledger that was read."""
 
@@ -103,6 +115,7 @@ class Snapshot(Struct, frozen=True, gc=False):
     site: Site
     now: Time
     roles: tuple[RoleState, ...]
+    pods: SortedPods
     stale_pods: tuple[StalePod, ...] = ()
     ownership_patches: tuple[Patch, ...] = ()
     #: Unhealthy nodes that hold pods of the job.
@@ -119,34 +132,49 @@ class Snapshot(Struct, frozen=True, gc=False):
 
     def with_ledger(self, ledger: Ledger) -> "Snapshot":
         """Return the snapshot with another working copy."""
-        return self if ledger is self.job.ledger else replace(self, job=replace(self.job, ledger=ledger))
+        return self if ledger is self.job.ledger else replace(self, job=self.job.with_ledger(ledger))
 
     def reobserve(self) -> "Snapshot":
         """Classify again after attempts were raised: pods that were current are stale now."""
-        return replace(observe(self.job, self.observed, self.site, self.now), stored=self.stored)
+        unhealthy = self.unhealthy_nodes
+        if unhealthy:
+            unhealthy = nodes.unhealthy_nodes(self.job, self.observed, self.site, self.now)
+        again = _observe_sorted(self.job, self.observed, self.site, self.now, self.pods, unhealthy)
+        return replace(again, stored=self.stored)
 
 
-Slots = dict[int, tuple[int, Pod]]
 RUNNING = State.RUNNING
 
 
 def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
     """Classify every pod: replica, stale, or not ours."""
     observed = owned_by(job, observed)
+    unhealthy = nodes.unhealthy_nodes(job, observed, site, now)
+    return _observe_sorted(job, observed, site, now, _sort_pods(job, observed.pods), unhealthy)
+
+
+def _sort_pods(job: Job, pods: tuple[Pod, ...]) -> SortedPods:
+    """Find the role and index of each pod, and the pods that are not ours."""
     slots: dict[str, Slots] = {role.name: {} for role in job.roles}
-    stale: list[StalePod] = []
+    leftovers: list[StalePod] = []
     patches: list[Patch] = []
     foreign: list[str] = []
-    for pod in observed.pods:
+    for pod in pods:
         if is_ours(job, pod):
-            _assign_slot(pod, slots, stale)
+            _assign_slot(pod, slots, leftovers)
             continue
         foreign.append(pod.metadata.name)
         if (patch := ownership_patch(job, pod)) is not None:
             patches.append(patch)
-    stored = job.ledger
+    return SortedPods(slots, leftovers, tuple(patches), tuple(foreign))
+
+
+def _observe_sorted(
+    job: Job, observed: Observed, site: Site, now: Time, pods: SortedPods, unhealthy: Mapping[str, NodeHealth]
+) -> Snapshot:
+    """Compare the pods with the ledger: which replica each of them is, and which pods are stale."""
+    stored, slots, stale = job.ledger, pods.slots, list(pods.leftovers)
     entries = {entry.name: entry for entry in stored.roles}
-    unhealthy = nodes.unhealthy_nodes(job, observed, site, now)
     gate_is_open = job.has_gate and any(gate.is_current(job, extra) for extra in observed.extras)
     observer = _RoleObserver(site, now, unhealthy, stale, gate_is_open, stored.outcome is None)
     roles = tuple([observer.observe_role(role, slots[role.name], entries) for role in job.roles])
@@ -155,10 +183,9 @@ def observe(job: Job, observed: Observed, site: Site, now: Time) -> Snapshot:
     running = sum([role.running for role in roles])
     all_running = running > 0 and running == sum([role.replicas for role in job.roles])
     if (every := tuple([entries[role.name] for role in job.roles])) != stored.roles:
-        job = replace(job, ledger=replace(stored, roles=every))
-    stale_pods, ownership_patches = tuple(stale), tuple(patches)
+        job = job.with_ledger(replace(stored, roles=every))
     return Snapshot(
-        job, stored, observed, site, now, roles, stale_pods, ownership_patches, unhealthy, all_running, tuple(foreign)
+        job, stored, observed, site, now, roles, pods, tuple(stale), pods.patches, unhealthy, all_running, pods.foreign
     )
 
 

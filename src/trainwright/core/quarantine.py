@@ -68,7 +68,10 @@ def _retry_unplaced(view: Snapshot) -> Snapshot:
     for entry, group in zip(view.ledger.roles, view.roles, strict=True):
         starting = [replica for replica in group.replicas if replica.state is State.STARTING and not replica.final]
         placeless = [one.index for one in starting if one.pod is not None and not one.pod.spec.node_name]
-        new = attempts.retry_replicas(entry, placeless) if placeless else entry
+        new = entry
+        if placeless:
+            # The new attempts have not existed yet. Otherwise their missing pods would look as if they were deleted.
+            new = replace(attempts.retry_replicas(entry, placeless), reached=min(entry.reached, *placeless))
         cap = new.ceiling
         entries.append(replace(new, ceiling=replace(cap, tries=0)) if cap is not None and cap.tries else new)
     if all(new is old for new, old in zip(entries, view.ledger.roles, strict=True)):

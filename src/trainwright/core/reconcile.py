@@ -5,7 +5,7 @@ An engine calls `reconcile` whenever something about a job changes, and executes
 describes. Every decision is made in a step that is called from here.
 """
 
-from trainwright.core import autosize, create, lifecycle, ports, quarantine, report, restart, verdict
+from trainwright.core import autosize, create, lifecycle, outcomes, ports, quarantine, report, restart
 from trainwright.core.observe import Snapshot, observe
 from trainwright.model.child import Observed
 from trainwright.model.job import Job
@@ -31,11 +31,11 @@ def reconcile(job: Job, observed: Observed, site: Site, now: Time) -> Plan:
 
 def _live(view: Snapshot) -> Plan:
     """Steps for a live job: 5 success  6 requested end  7 deadlines  8 failure  9 restarts, resizes  10 creates."""
-    settled = verdict.settle(quarantine.update(view))
-    outcome = verdict.decide(settled)
+    settled = outcomes.settle(quarantine.update(view))
+    outcome = outcomes.decide(settled)
     if outcome is not None:
-        ended = lifecycle.finished(lifecycle.end(settled.view, outcome))
-        assert ended is not None  # noqa: S101 - for the type checker: `finished` returns a plan if there is an outcome
+        ended = lifecycle.finished(lifecycle.end(settled.view, outcome, settled.ended))
+        assert ended is not None  # noqa: S101 - an outcome is there, so the step answers; for the type checker
         return ended
     view = ports.assign_ports(
         lifecycle.advance(autosize.apply_resizes(autosize.fit_sizes(restart.apply_restarts(settled))))

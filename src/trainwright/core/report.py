@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import ports
+from trainwright.core import diagnose, history, ports
 from trainwright.core.observe import Snapshot
 from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod
@@ -45,6 +45,9 @@ class StepActions(Struct, frozen=True, gc=False):
 
 def make_plan(view: Snapshot, actions: StepActions) -> Plan:
     """Return the plan of this pass."""
+    if history.has_changed(view.stored, view.ledger):
+        removed = diagnose.removal_class(view)
+        view = view.with_ledger(history.record(view.stored, view.ledger, _nodes(view), view.now, removed))
     refused = _refused(view) if view.observed.refusals or view.foreign_pods else {}
     status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
     write = _write(view.stored, view.ledger)
@@ -59,6 +62,13 @@ def make_plan(view: Snapshot, actions: StepActions) -> Plan:
         actions.remove_job,
         actions.announces,
     )
+
+
+def _nodes(view: Snapshot) -> tuple[str, ...]:
+    """Return the nodes of the job's pods, sorted."""
+    used = {replica.pod.spec.node_name for role in view.roles for replica in role.replicas if replica.pod is not None}
+    used.update([one.pod.spec.node_name for one in view.stale_pods])
+    return tuple(sorted(used - {""}))
 
 
 def _refused(view: Snapshot) -> dict[str, str]:
@@ -80,6 +90,8 @@ def _refused(view: Snapshot) -> dict[str, str]:
 def _write(stored: Ledger, ledger: Ledger) -> Write:
     if ledger is stored or ledger == stored:
         return Write.NOT
+    if ledger.phase is not stored.phase:
+        return Write.NOW
     return Write.LATER if _urgent_part(stored) == _urgent_part(ledger) else Write.NOW
 
 
@@ -90,7 +102,7 @@ def _urgent_part(ledger: Ledger) -> Ledger:
         for role in ledger.roles
     )
     avoided = tuple(replace(one, until=None) for one in ledger.avoided if one.failed)
-    return replace(ledger, roles=roles, generation=0, avoided=avoided)
+    return replace(ledger, roles=roles, generation=0, avoided=avoided, budgets={})
 
 
 def _events(view: Snapshot) -> list[JobEvent]:

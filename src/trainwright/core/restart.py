@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from trainwright.core import attempts, budget, quarantine
+from trainwright.core import attempts, budget, diagnose, quarantine, rate_budget
 from trainwright.core.budget import EndedReplica
 from trainwright.core.observe import Snapshot
-from trainwright.core.verdict import SettledJob, with_failures
+from trainwright.core.outcomes import SettledJob, with_failures
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import RestartScope
 from trainwright.model.ledger import RoleLedger
@@ -26,6 +26,7 @@ def apply_restarts(settled: SettledJob) -> Snapshot:
     if not settled.retries:
         return view
     ledger = with_failures(view.ledger, view.job, list(settled.retries), view.now)
+    ledger = rate_budget.charge(view, ledger, settled.retries)
     ledger = quarantine.add_failed_nodes(ledger, [retry.cause for retry in settled.retries], view.now)
     single, wide = _by_scope(settled.retries)
     entries = {entry.name: entry for entry in ledger.roles}
@@ -34,7 +35,8 @@ def apply_restarts(settled: SettledJob) -> Snapshot:
     counted = {(name, retry.replica.index) for name, group in single.items() for retry in group}
     for retry in wide:
         _restart_scope(view, entries, retry, counted)
-    return view.with_ledger(replace(ledger, roles=tuple(entries.values()))).reobserve()
+    verdict = diagnose.restart_verdict(view, settled.retries)
+    return view.with_ledger(replace(ledger, roles=tuple(entries.values()), verdict=verdict)).reobserve()
 
 
 def _by_scope(retries: tuple[EndedReplica, ...]) -> tuple[dict[str, list[EndedReplica]], list[EndedReplica]]:
@@ -78,7 +80,10 @@ def _charged(entry: RoleLedger, group: Iterable[EndedReplica]) -> RoleLedger:
 def _restart_scope(
     view: Snapshot, entries: dict[str, RoleLedger], cause: EndedReplica, counted: set[tuple[str, int]]
 ) -> None:
-    """Restart a role or job. The causing role counts the restart; with `Restart.shared`, all restarted roles do."""
+    """Restart a role or job. The causing role counts the restart; with `Restart.shared`, all restarted roles do.
+
+    A restart that uses no budget of the causing role uses no budget of another role either.
+    """
     until = after(view.now, restart_delay(entries[cause.role.name], cause, view.now))
     for role, group in zip(view.job.roles, view.roles, strict=True):
         if cause.scope is RestartScope.JOB or role.name == cause.role.name:
@@ -86,7 +91,8 @@ def _restart_scope(
             if role.name == cause.role.name:
                 entry = _charged(attempts.decide_role_restart(entry, cause.counted_as, role.replicas), [cause])
             elif cause.role.restart.shared:
-                entry = attempts.count_hidden_restarts(entry, cause.counted_as)
+                counted_as = attempts.FREE_CASCADE if cause.is_free else cause.counted_as
+                entry = attempts.count_hidden_restarts(entry, counted_as)
             going = [replica for replica in group.replicas if (role.name, replica.index) not in counted]
             entries[role.name] = keep_in_place_counts(view, entry, going)
             counted |= {(role.name, replica.index) for replica in going}

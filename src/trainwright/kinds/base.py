@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.kinds import template
+from trainwright.kinds import annotations, template
 from trainwright.kinds.decode import Misspelt, Reading, examine, read, with_stand_ins
 from trainwright.kinds.scalars import Manifest, item, under, with_defaults
 from trainwright.model.event import Emit, JobEvent, default_emit
@@ -33,6 +33,12 @@ class Column(Struct, frozen=True):
     type: str
     path: str
     priority: int = 0
+
+
+#: Why a job failed or was last restarted; empty before the first restart, and after a success. It follows the columns
+#: of the original controllers, so that scripts find those at their places.
+REASON = Column("Reason", "string", ".status.trainwright.verdict.class")
+MESSAGE = Column("Message", "string", ".status.trainwright.verdict.message", priority=1)
 
 
 class Version(Struct, frozen=True):
@@ -115,6 +121,11 @@ class Kind(Struct, frozen=True, kw_only=True):
         """The lower-case name."""
         return self.name.lower()
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every name of this kind that kubectl accepts, for example `gj`. Case does not matter."""
+        return self.name, self.plural, f"{self.plural}.{self.group}", *self.short_names
+
 
 # -- parts of a job that are the same for every kind -----------------------------------------------------------------
 
@@ -143,6 +154,7 @@ def translated(kind: Kind, manifest: Any, policies: ModuleType | SimpleNamespace
         ledger=_stored_ledger(kind, manifest.status, meta),
         deleting=meta.deletion_timestamp is not None,
         finalizers=kept if len(kept) < len(finalizers) else None,
+        restart_rates=annotations.restart_rates(meta),
         **more,
     )
 
@@ -201,6 +213,8 @@ def load(kind: Kind, document: Body) -> Loaded:
         problems = (*problems, Problem("status.trainwright", unreadable))
     broken = wire is None or any(not problem.warning for problem in problems)
     job = _invalid(kind, document, problems, status, unreadable=bool(unreadable)) if broken else kind.translate(wire)
+    if job.restart_rates:
+        problems = (*problems, *annotations.overridden(job))
     return Loaded(wire, _with_controller(job, document), problems, status)
 
 
@@ -283,6 +297,7 @@ def stored(kind: Kind, document: Body) -> Body:
 def _check(kind: Kind, wire: Any, pods: Mapping[str, Body]) -> Iterator[Problem]:
     """Yield the problems that the kind's own checks find, then the problems of each pod template."""
     yield from kind.check(wire)
+    yield from annotations.check(wire.metadata)
     for path, pod in pods.items():
         yield from template.check(pod, path)
 
@@ -326,8 +341,8 @@ def _with_controller(job: Job, document: Body) -> Job:
     An unfinished job whose status has content but no ledger belongs to the other controller until a user hands it over.
     """
     meta = document.get("metadata")
-    annotations = meta.get("annotations") if isinstance(meta, dict) else None
-    if isinstance(annotations, dict) and annotations.get(ADOPT) == "true":
+    given = meta.get("annotations") if isinstance(meta, dict) else None
+    if isinstance(given, dict) and given.get(ADOPT) == "true":
         return replace(job, handed_over=True)
     ours = job.ledger.phase is not Phase.NEW or job.unreadable or job.unmanaged
     return job if ours or not _has_content(document.get("status")) else replace(job, foreign=_status_writer(meta))

@@ -84,7 +84,7 @@ class Cause(Wire, frozen=True, gc=False):
             CauseKind.COMPLETED: "completed",
             CauseKind.EVICTED: "evicted by its node",
             CauseKind.DISRUPTED: "disrupted",
-            CauseKind.DELETED: "deleted by somebody else",
+            CauseKind.DELETED: "deleted" if self.reason else "deleted by somebody else",
             CauseKind.NODE_LOST: f"node {self.node} is lost",
             CauseKind.DEVICE: f"GPUs of node {self.node} have failed",
             CauseKind.CREATE_ERROR: f"container {self.container} cannot be created",
@@ -96,6 +96,8 @@ class Cause(Wire, frozen=True, gc=False):
 
     def _exit(self) -> str:
         """Describe how a container ended. A signal that is not known is left out: kubelets report only exit codes."""
+        if self.code is UNSET and not self.signal:
+            return "ended with an error"
         code = self.code if isinstance(self.code, int) else 0
         if not self.started:
             return f"could not be started (exit code {code}, {self.reason})"

@@ -12,14 +12,15 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainwright.model.cause import CauseKind
 from trainwright.model.child import Observed
 from trainwright.model.ledger import Ledger
-from trainwright.model.meta import Key, Owner
+from trainwright.model.meta import PREFIX, Key, Owner
 from trainwright.model.rule import Rule
 from trainwright.model.site import Site
-from trainwright.model.units import count
+from trainwright.model.units import count, spell_exactly
 
 Body = dict[str, Any]
 #: Causes for which the node is responsible, not the program.
@@ -80,6 +81,24 @@ class Restart(Struct, frozen=True, gc=False):
     def answers_removal(self) -> bool:
         """Whether a pod that was deleted from outside restarts its scope, because its peers hold its old address."""
         return self.scope is not RestartScope.POD and CauseKind.DELETED in self.causes
+
+
+#: The names of the refilling restart budgets: for failures of the program, and for causes outside of it.
+PROGRAM_BUDGET, OUTSIDE_BUDGET = "program", "outside"
+#: The annotation of each of them.
+BUDGETS = {PROGRAM_BUDGET: f"{PREFIX}/restart-budget", OUTSIDE_BUDGET: f"{PREFIX}/outside-restart-budget"}
+
+
+class RestartRate(Struct, frozen=True, gc=False):
+    """A restart budget that refills: this many restarts per window of productive time."""
+
+    restarts: int
+    seconds: float
+    #: The rate as the user wrote it.
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text or f"{self.restarts}/{spell_exactly(self.seconds)}"
 
 
 class Elastic(Struct, frozen=True, gc=False):
@@ -155,7 +174,7 @@ class Role(Struct, frozen=True, dict=True):
         """Return whether a replica may be restarted after this cause."""
         return self.restart.answers(why) or (self.is_autosized and why in _NODE_CAUSES)
 
-    @property
+    @cached_property
     def uncounted(self) -> frozenset[CauseKind]:
         """Causes that never use the role's budget."""
         return self.restart.uncounted | _NODE_CAUSES if self.is_autosized else self.restart.uncounted
@@ -324,6 +343,8 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     handed_over: bool = False
     #: The finalizers to keep when the job is deleted; None: no change. All others belong to controllers that are gone.
     finalizers: tuple[str, ...] | None = None
+    #: Restart budgets that refill, by name (`core.rate_budget`).
+    restart_rates: Mapping[str, RestartRate] = MappingProxyType({})
     #: Notices to send when the job is accepted: (reason, message).
     remarks: tuple[tuple[str, str], ...] = ()
 
@@ -351,6 +372,17 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def sizes(self) -> Mapping[str, int]:
         """The number of replicas by role. Cached, because every pod may contain these numbers."""
         return MappingProxyType({role.name: role.replicas for role in self.roles})
+
+    @property
+    def limits_all_restarts(self) -> bool:
+        """Whether limits of the kind count the restarts of every role. Then they take precedence over annotations."""
+        return self.lifecycle.backoff_limit is not None or all(role.restart.limit is not None for role in self.roles)
+
+    def with_ledger(self, ledger: Ledger) -> "Job":
+        """Return the job with another ledger. It keeps the cached values, because they depend only on the roles."""
+        changed = replace(self, ledger=ledger)
+        changed.__dict__.update(self.__dict__)
+        return changed
 
     @property
     def world(self) -> str:

@@ -16,11 +16,14 @@ from msgspec import field
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.meta import Wire
 from trainwright.model.rule import Result
+from trainwright.model.verdict import History, Verdict
 
 #: The number of latest failures that are kept in full.
 KEPT_FAILURES = 8
 #: Maximum number of nodes in the quarantine list.
 KEPT_NODES = 64
+#: Maximum number of refilling restart budgets.
+KEPT_BUDGETS = 16
 #: Longest text in a ledger, in characters, except messages of causes.
 LONGEST_TEXT = 4096
 
@@ -167,6 +170,17 @@ class Avoided(Wire, frozen=True, gc=False):
     until: datetime | None = None
 
 
+class SpentBudget(Wire, frozen=True, gc=False):
+    """How much of a refilling restart budget was used when it was last charged."""
+
+    #: Thousandths of a restart.
+    spent: int = 0
+    #: Productive milliseconds of the job at that time.
+    productive: int = 0
+    #: Restarts by kubelets inside the current pods that are charged.
+    in_place: int = 0
+
+
 class Ledger(Wire, frozen=True, gc=False):
     """`status.trainwright`."""
 
@@ -181,3 +195,8 @@ class Ledger(Wire, frozen=True, gc=False):
     #: The first port of each replica, by replica name; stored before the first pod that uses it.
     ports: dict[str, int] = field(default_factory=dict)
     avoided: Annotated[tuple[Avoided, ...], Limits(max_length=KEPT_NODES)] = ()
+    #: Why the job was last restarted, or why it ended.
+    verdict: Verdict | None = None
+    history: History = History()
+    #: Refilling restart budgets, by name.
+    budgets: Annotated[dict[str, SpentBudget], Limits(max_length=KEPT_BUDGETS)] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules: when a job has succeeded or failed. Every kind translates its policies into rules.
 
-`core.verdict` evaluates rules. A rule over no replicas never decides anything.
+`core.outcomes` evaluates rules. A rule over no replicas never decides anything.
 """
 
 from enum import StrEnum

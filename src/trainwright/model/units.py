@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import groupby
+from math import inf
 from types import MappingProxyType
 
 Time = datetime
@@ -164,3 +165,41 @@ def format_row(by_index: Mapping[int, int]) -> str:
     row = [by_index.get(index, 0) for index in range(last + 1)]
     runs = [(count, len(list(same))) for count, same in groupby(row)]
     return ",".join(f"{count}" if times == 1 else f"{count}x{times}" for count, times in runs)
+
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a text such as `30`, `1.5m` or `1h30m`; None if the text is not a duration."""
+    try:
+        seconds = float(text)
+        return seconds if 0 <= seconds < inf else None
+    except ValueError:
+        pass
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in _DURATION_PART.findall(text))
+
+
+def spell(seconds: float) -> str:
+    """Format a duration: below a minute with tenths of a second (`12.3s`), otherwise with two units (`5m03s`)."""
+    if seconds < 59.95:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def spell_exactly(seconds: float) -> str:
+    """Format a duration that a user wrote, with all its units: `2h30m`, `1m`, `8s`."""
+    rest, parts = seconds, []
+    for unit in ("d", "h", "m"):
+        number, rest = divmod(rest, _DURATION_UNITS[unit])
+        parts += [f"{number:g}{unit}"] if number else []
+    return "".join(parts) + (f"{rest:g}s" if rest or not parts else "")

@@ -65,13 +65,15 @@ class Executor:
         if plan.remove_job:
             await self._remove_job(job, state)
 
-    async def store(self, job: Job, version: str, status: Body) -> None:
-        """Patch the status of a job. Raises ConflictError if the job no longer has this version."""
+    async def store(self, job: Job, version: str, status: Body) -> Body:
+        """Patch the status of a job; return the job as it is stored. Raises ConflictError if its version is another."""
         cache = self._jobs[job.kind]
         request = self._cluster.patch(
             cache.resource, job.key, {"status": status}, uid=job.uid, version=version, status=True
         )
-        cache.add_written(await self._counted("patch", cache.resource, request, job, job.key.name))
+        stored: Body = await self._counted("patch", cache.resource, request, job, job.key.name)
+        cache.add_written(stored)
+        return stored
 
     # ------------------------------------------------------------------------------------------------------------
 

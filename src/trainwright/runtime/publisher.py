@@ -6,9 +6,11 @@ Other counts are written together with the next such change, or after they have 
 seconds.
 """
 
+import logging
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from trainwright.core.report import exit_events
 from trainwright.core.report import waiting_events as wait_events
@@ -17,12 +19,16 @@ from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.registry import KINDS
 from trainwright.model.event import Emit, EventReason, Notice, default_emit
 from trainwright.model.job import Body, Job
-from trainwright.model.ledger import Phase
+from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.plan import Plan, Status, Write
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.job_state import FOREIGN_TOPIC, MANIFEST_TOPIC, STUCK_TOPIC, JobState
 from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.settings import ControllerSettings
+from trainwright.runtime.telemetry import LogMessage
+
+_LOG = logging.getLogger(__name__)
+_EMPTY = Ledger()
 
 
 class Publisher:
@@ -50,10 +56,14 @@ class Publisher:
         events = tuple(state.kind.event(job, plan.status, event) for event in (*pod_exits, *plan.events))
         status = document.get("status")
         stored = status if isinstance(status, dict) else {}  # a CRD that is not ours may allow any value here
-        # The API server returns JSON, which has lists but no tuples: convert before the comparison.
-        rendered = msgspec.json.decode(msgspec.json.encode(state.kind.render(loaded.status, job, plan.status, now)))
-        change = difference(stored, rendered, self._owned[job.kind])
-        if not change:
+
+        def changed_by(result: Status) -> Body:
+            # The API server returns JSON, which has lists but no tuples: convert before the comparison.
+            body = msgspec.json.decode(msgspec.json.encode(state.kind.render(loaded.status, job, result, now)))
+            return difference(stored, body, self._owned[job.kind])
+
+        change = changed_by(plan.status)
+        if not change or (state.dropped and not changed_by(_without(plan.status, state.dropped, loaded.job.ledger))):
             state.pending = state.stale_since = None
             return None
         delay = self._remaining_delay(state, now)
@@ -63,11 +73,22 @@ class Publisher:
         if waits:
             state.pending = plan.status.ledger
         else:
-            await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+            written = await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+            self._note_dropped(job, plan.status.ledger, written, state)
             state.pending = state.stale_since = None
         state.cleaning = plan.status.cleaning
         state.unsent_events += events
         return delay if waits else None
+
+    def _note_dropped(self, job: Job, ledger: Ledger, written: Body, state: JobState) -> None:
+        """Remember which fields of the ledger the API server did not keep, so that they cause no more writes."""
+        kept = (written.get("status") or {}).get("trainwright") or {}
+        sent = () if job.unreadable else Ledger.__struct_fields__
+        names = frozenset(name for name in sent if name not in kept and getattr(ledger, name) != getattr(_EMPTY, name))
+        if names - state.dropped:
+            text = "the API server drops parts of the durable state: its definition is older than this operator"
+            _LOG.warning(LogMessage(text, job=job.key, kind=job.kind, fields=",".join(sorted(names))))
+        state.dropped = names
 
     def _remaining_delay(self, state: JobState, now: datetime) -> float:
         """Seconds until changed counts must be written. If the clock was set back, the delay begins again."""
@@ -125,6 +146,11 @@ def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
         for conditions in (stored.get("conditions"), change["conditions"])
     )
     return before != after
+
+
+def _without(status: Status, names: frozenset[str], stored: Ledger) -> Status:
+    """The result of a pass with these fields of the ledger as they are stored."""
+    return replace(status, ledger=replace(status.ledger, **{name: getattr(stored, name) for name in names}))
 
 
 def difference(before: Body, after: Body, owned: frozenset[str] | None = None) -> Body:

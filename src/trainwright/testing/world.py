@@ -233,11 +233,11 @@ class World:
         if not pod.spec.node_name:
             self.put(("Pod", name), replace(pod, spec=replace(pod.spec, node_name=node)))
 
-    def unplace(self, name: str) -> None:
-        """The scheduler reports that no node fits a pod. A second report does not change the time of the first."""
+    def unplace(self, name: str, message: str = "0/2 nodes are available") -> None:
+        """The scheduler reports that no node fits a pod. A second report keeps the time of the first."""
         pod = self._pod(name)
         if not pod.spec.node_name and not pod.status.conditions:
-            condition = ObjectCondition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available", self.clock)
+            condition = ObjectCondition("PodScheduled", "False", "Unschedulable", message, self.clock)
             self.change(name, conditions=(condition,))
 
     def start(self, name: str, node: str = "node-1") -> None:
@@ -249,11 +249,11 @@ class World:
         config = self._config(name)
         if isinstance(config, str):
             waiting = Waiting("CreateContainerConfigError", config)
-            container = ContainerStatus(self.main, state=ContainerState(waiting=waiting))
+            container = ContainerStatus(self.main_of(name), state=ContainerState(waiting=waiting))
             self.change(name, pod_ip=address, start_time=self.clock, container_statuses=(container,))
             return
         self.read[self._pod(name).metadata.uid] = config
-        running = ContainerStatus(self.main, ready=True, state=ContainerState(running=Running(self.clock)))
+        running = ContainerStatus(self.main_of(name), ready=True, state=ContainerState(running=Running(self.clock)))
         self.change(name, phase="Running", pod_ip=address, start_time=self.clock, container_statuses=(running,))
 
     def _address(self) -> str:
@@ -283,31 +283,40 @@ class World:
         child = self.truth.get(("ConfigMap", name))
         return None if child is None else self.server.bodies_of.get(child.metadata.uid, {}).get("data", {})
 
-    def exit(self, name: str, code: int = 0) -> None:
+    def exit(self, name: str, code: int = 0, reason: str = "") -> None:
         """The container of a pod ends."""
-        end = Terminated(code, reason="Error" if code else "Completed", finished_at=self.clock)
-        ended = ContainerStatus(self.main, state=ContainerState(terminated=end))
+        end = self._terminated(code, reason)
+        ended = ContainerStatus(self.main_of(name), state=ContainerState(terminated=end))
         self.change(name, phase="Failed" if code else "Succeeded", container_statuses=(ended,))
 
-    def crash(self, name: str, code: int = 1) -> None:
-        """The container of a pod fails, and the kubelet waits for the back-off time before the restart."""
-        end = ContainerState(terminated=Terminated(code, reason="Error", finished_at=self.clock))
+    def _terminated(self, code: int, reason: str) -> Terminated:
+        return Terminated(code, reason=reason or ("Error" if code else "Completed"), finished_at=self.clock)
+
+    def crash(self, name: str, code: int = 1, reason: str = "") -> None:
+        """The container of a pod ends, and its kubelet waits for the back-off before the restart."""
+        end = ContainerState(terminated=self._terminated(code, reason))
         waits = ContainerState(waiting=Waiting("CrashLoopBackOff", "back-off 10s restarting failed container"))
-        crashed = ContainerStatus(self.main, restart_count=self._restarts(name), state=waits, last_state=end)
+        crashed = ContainerStatus(self.main_of(name), restart_count=self._restarts(name), state=waits, last_state=end)
         self.change(name, container_statuses=(crashed,))
 
     def restart(self, name: str) -> None:
         """The kubelet restarts the container of a pod."""
         up = ContainerState(running=Running(self.clock))
-        again = ContainerStatus(self.main, ready=True, restart_count=self._restarts(name) + 1, state=up)
+        before = next((one.last_state for one in self._pod(name).status.container_statuses or ()), None)
+        count = self._restarts(name) + 1
+        again = ContainerStatus(self.main_of(name), ready=True, restart_count=count, state=up, last_state=before)
         self.change(name, container_statuses=(again,))
 
     def _restarts(self, name: str) -> int:
         return sum(one.restart_count for one in self._pod(name).status.container_statuses or ())
 
+    def main_of(self, _name: str) -> str:
+        """The name of the main container of a pod. Here all pods of the job have the same."""
+        return self.main
+
     @property
     def main(self) -> str:
-        """The name of the main container."""
+        """The name of the first main container of the job."""
         return next((name for role in self.job.roles for name in sorted(role.main_containers)), "main")
 
     def admit(self) -> None:

@@ -167,7 +167,7 @@ def test_get(runner: CommandRunner, live: LiveRun) -> None:
 def test_logs(runner: CommandRunner, live: LiveRun) -> None:
     assert runner.call("logs", "demo", "worker-1").stdout == "ready 1\n"
     assert runner.call("logs", "demo", "demo-worker-0").stdout == "ready 0\n"
-    assert runner.call("logs", "demo").stdout == "worker-0 | ready 0\nworker-1 | ready 1\n"
+    assert sorted(runner.call("logs", "demo").stdout.splitlines()) == ["worker-0 | ready 0", "worker-1 | ready 1"]
     assert runner.call("logs", "demo", "--tail", "0").stdout == ""
     assert "did you mean `worker-1`?" in runner.call("logs", "demo", "wroker-1").stderr
     assert "no replica 'worker-7'; it has worker-0 and worker-1\n" in runner.call("logs", "demo", "worker-7").stderr

@@ -48,6 +48,17 @@ def test_restarts_in_place_have_logs_of_their_own() -> None:
     assert look(sources, pod(containers=[container("running", restarts=3)])) == []
 
 
+def test_a_restart_that_is_counted_but_not_started_has_no_log() -> None:
+    """Else a container that ends soon after that would never be read: nobody may see it run."""
+    sources = LogSources("/run/logs")
+    look(sources, pod(containers=[container("running")]))
+
+    creating = container("waiting", reason="ContainerCreating", restarts=1)
+    assert look(sources, pod(containers=[creating])) == [("main-0.log", True)]
+    backing_off = container("waiting", reason="CrashLoopBackOff", restarts=1)
+    assert look(sources, pod(containers=[backing_off])) == [("main-1.log", True)]
+
+
 def test_a_pod_that_goes_takes_its_logs_along() -> None:
     sources = LogSources("/run/logs")
     look(sources, pod(containers=[container("running")]))

@@ -40,7 +40,7 @@ def test_what_is_kept_and_what_is_not(runner: CommandRunner) -> None:
     assert runner.run(demo()).returncode == 0
 
     kept = sorted(path.name for path in runner.latest().iterdir())
-    assert kept == ["events.jsonl", "logs", "replicas.jsonl", "run.json", "status.yaml"]
+    assert kept == ["events.jsonl", "logs", "replicas.jsonl", "run.json", "status.json", "status.yaml"]
     events = [msgspec.json.decode(line) for line in (runner.latest() / "events.jsonl").read_bytes().splitlines()]
     assert "Succeeded" in [event["reason"] for event in events]
     assert [log.read_text() for log in runner.latest().glob("logs/demo-worker-0/*-main-0.log")] == ["hello\n"]

@@ -14,7 +14,7 @@ from trainwright.cli.run.follow import RunFollower, last_lines
 from trainwright.cli.run.intake import JobToRun, RunInput
 from trainwright.cli.run.model import RunModel
 from trainwright.cli.run.session import RunConfig, RunOptions, RunSession, RunStart
-from trainwright.cli.show.news import Frame, JobVerdict, Line, News, ReplicaNews
+from trainwright.cli.show.news import Frame, JobEnding, Line, News, ReplicaNews
 from trainwright.errors import EngineError
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
@@ -37,7 +37,7 @@ class RecordingView:
         self.order: list[str] = []
         self.lines: list[str] = []
         self.notices: list[str] = []
-        self.endings: list[JobVerdict] = []
+        self.endings: list[JobEnding] = []
         self.folder = ""
 
     def news(self, items: list[News]) -> None:
@@ -54,7 +54,7 @@ class RecordingView:
     def tick(self, frame: Frame) -> None:
         pass
 
-    def end(self, endings: list[JobVerdict], folder: str) -> None:
+    def end(self, endings: list[JobEnding], folder: str) -> None:
         self.endings, self.folder = endings, folder
 
     def close(self, patience: float) -> bool:  # noqa: ARG002 - a view

@@ -14,7 +14,7 @@ from run_objects import container, job, pod, role, status
 
 from trainwright.cli.run.model import RunModel
 from trainwright.cli.show.live import LiveView, TableInput
-from trainwright.cli.show.news import JobVerdict, LogSource
+from trainwright.cli.show.news import JobEnding, LogSource
 from trainwright.cli.show.text import prefix
 from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.kinds.genericjob import GENERICJOB
@@ -251,7 +251,7 @@ def test_colours_are_each_replicas_own() -> None:
 def test_the_summary_takes_the_place_of_the_table(rig: LiveViewRig) -> None:
     rig.tick(run_model())
     rig.view.logs([said("worker-0", "last words")])
-    rig.view.end([JobVerdict("default", "demo", "Succeeded", 0, 1.0, 0, "")], "/state/run")
+    rig.view.end([JobEnding("default", "demo", "Succeeded", 0, 1.0, 0, "")], "/state/run")
     rig.shown()
 
     assert rig.screen.lines == [

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from trainwright.cli.show.news import EventNews, JobNews, JobVerdict, LogSource, News, ReplicaNews
+from trainwright.cli.show.news import EventNews, JobEnding, JobNews, LogSource, News, ReplicaNews
 from trainwright.cli.show.streams import JsonView, LinesView
 from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.model.ledger import Outcome, Phase, Reason
@@ -20,8 +20,8 @@ NOW = datetime(2026, 11, 15, 20, 0, 0, 123456, tzinfo=UTC)
 WORKER = ReplicaNews(DEMO, "worker", 0, "worker-0", "Running", "demo-worker-0", "u", 1, "node-0", 1)
 RUNNING = JobNews(DEMO, "GenericJob", "Running", Phase.RUNNING, 4, {"Running": 2, "Succeeded": 1, "Failed": 1}, 3)
 SOURCE = LogSource(DEMO, "worker-0", "demo-worker-0", "main", "worker-0")
-GOOD = JobVerdict("default", "demo", "Succeeded", 0, 6.42, 0, "")
-BAD = JobVerdict(
+GOOD = JobEnding("default", "demo", "Succeeded", 0, 6.42, 0, "")
+BAD = JobEnding(
     "default",
     "demo",
     "Failed",
@@ -171,7 +171,7 @@ def test_the_end_in_words(written: Written) -> None:
     ],
 )
 def test_ends_without_an_outcome(written: Written, word: str, text: str) -> None:
-    end = JobVerdict("default", "demo", word, 124, 2.0, 0, "--timeout passed", unsettled=("worker-0 Pending: a", "b"))
+    end = JobEnding("default", "demo", word, 124, 2.0, 0, "--timeout passed", unsettled=("worker-0 Pending: a", "b"))
     LinesView(written.writer, lambda: 0.0).end([end], "/run")
 
     assert written.text().splitlines()[1:4] == [text, "  state:   worker-0 Pending: a", "           b"]

@@ -428,9 +428,11 @@ def test_the_kind() -> None:
     assert [(column.name, column.path, column.priority) for column in GENERICJOB.columns] == [
         ("Phase", ".status.phase", 0),
         ("Age", ".metadata.creationTimestamp", 0),
+        ("Reason", ".status.trainwright.verdict.class", 0),
         ("Running", ".status.aggregate.running", 1),
         ("Succeeded", ".status.aggregate.succeeded", 1),
         ("Failed", ".status.aggregate.failed", 1),
+        ("Message", ".status.trainwright.verdict.message", 1),
     ]
 
 

@@ -157,7 +157,7 @@ ALWAYS = generic({"worker": 2}, "Always", 1, successRules=[{"worker": [0]}])
         pytest.param(ALWAYS, [exits("worker-0"), again, exits("worker-0")], SUCCEEDED, id="Always, limit used up"),
     ],
 )
-def test_verdict(job: Job, steps: list[Step], expected: Verdict) -> None:
+def test_outcomes(job: Job, steps: list[Step], expected: Verdict) -> None:
     assert verdict(tell(job, run, *steps)) == expected
 
 

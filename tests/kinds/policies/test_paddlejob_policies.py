@@ -176,7 +176,7 @@ def test_clean_pod_policy_compiles(policy: str, completed: CleanPods, failed_: C
         ),
     ],
 )
-def test_verdict(job: Job, steps: list[Step], expected: Verdict) -> None:
+def test_outcomes(job: Job, steps: list[Step], expected: Verdict) -> None:
     assert verdict(tell(job, run, run, *steps, run)) == expected
 
 

@@ -172,7 +172,7 @@ def test_run_policy_compiles() -> None:
         ),
     ],
 )
-def test_verdict(job: TFJob, steps: list[Step], expected: Verdict) -> None:
+def test_outcomes(job: TFJob, steps: list[Step], expected: Verdict) -> None:
     world = tell(compiled(job), run, *steps)
 
     assert verdict(world) == expected

@@ -15,6 +15,7 @@ from trainwright.cli.run.model import RunModel, attempt_of
 from trainwright.cli.show.news import Line, LogSource, News, ReplicaNews, RunView
 from trainwright.cli.tail import Tail
 from trainwright.errors import ApiError, GoneError
+from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.runtime.informer import ListWatch
 from trainwright.runtime.ports import Cluster, ListPage, Resource, WatchEvent, WatchEventType
@@ -59,11 +60,14 @@ class LogSources:
     def _container(self, one: Body, pod: Body, replica: ReplicaNews) -> Iterator[FoundLog]:
         state = one.get("state") or {}
         running = bool(state.get("running"))
-        if not running and not state.get("terminated") and not (one.get("lastState") or {}).get("terminated"):
+        restarts = one.get("restartCount", 0)
+        waiting = state.get("waiting") or {}
+        if not running and not state.get("terminated") and waiting.get("reason") != BACKING_OFF:
+            restarts -= 1  # the restart is counted already, but it has no log yet
+        if restarts < 0:
             return
         key = (pod["metadata"]["uid"], one["name"])
         known, ended = self._seen.get(key, (-1, True))
-        restarts = one.get("restartCount", 0)
         if (restarts, not running) == (known, ended) or restarts < known:
             return
         self._seen[key] = (restarts, not running)
@@ -123,7 +127,7 @@ async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes]
 
 
 LOGS = "logs"
-#: The verdict shows at most `_LAST_LINES` lines from the last `_LAST_BYTES` bytes of a failed replica's log.
+#: The ending shows at most `_LAST_LINES` lines from the last `_LAST_BYTES` bytes of a failed replica's log.
 _LAST_LINES = 15
 _LAST_BYTES = 64 * 1024
 
@@ -138,7 +142,7 @@ class RunFollower:
         self._logs = record.folder / LOGS
         self._sources = LogSources(str(self._logs))
         self._tail: Tail[LogSource] = Tail()
-        self._recorded: set[str] = set()
+        self._recorded: dict[str, str] = {}
         #: The uid of a pod by its name and attempt.
         self._uids: dict[tuple[str, int], str] = {}
 
@@ -190,14 +194,14 @@ class RunFollower:
         return last_lines(max(files, key=lambda file: file.stat().st_mtime_ns)) if uid and files else ()
 
     def _record_pod(self, pod: Body, replica: ReplicaNews) -> None:
-        """Record a new pod, so that `trainwright logs` can find its logs."""
+        """Record a new pod, so that `trainwright logs` can find its logs; and again, as soon as it has a node."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-        if uid in self._recorded:
+        node = pod["spec"].get("nodeName", "")
+        if self._recorded.get(uid) == node:
             return
         attempt = attempt_of(pod)
-        self._recorded.add(uid)
+        self._recorded[uid] = node
         self._uids[name, attempt] = uid
-        node = pod["spec"].get("nodeName", "")
         names = tuple(containers(pod))
         self._record.append(REPLICAS, RecordedPod(str(replica.job), replica.name, name, uid, names, attempt, node))
 

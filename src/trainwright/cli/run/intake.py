@@ -56,21 +56,24 @@ class InputRefused(UsageError):  # noqa: N818 - the name says what happened
     """The input has problems, which have been printed already."""
 
 
-def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
-    """Read and check these files. Prints all problems, then raises InputRefused or MalformedError."""
+def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit], *, local: bool = True) -> RunInput:
+    """Read and check these files. Prints all problems, then raises InputRefused or MalformedError.
+
+    Without `local`, the jobs are not to be run on this machine, so what only a local run demands is not checked.
+    """
     found = [part for file in files for part in examined(file)]
     documents = [part for part in found if isinstance(part, Document)]
     malformed = [error for part in found for error in errors_of(part)]
     if not malformed:
-        return judge(documents, namespace, changes)
+        return judge(documents, namespace, changes, local=local)
     with suppress(UsageError):  # `judge` prints the problems of the documents that can be read
-        judge(documents, namespace, changes)
+        judge(documents, namespace, changes, local=local)
     for error in malformed[:-1]:
         click.echo(f"trainwright: {error}", err=True)
     raise malformed[-1]
 
 
-def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit]) -> RunInput:
+def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit], *, local: bool = True) -> RunInput:
     """Check every document. If there are errors, prints all problems and raises InputRefused."""
     edits = tuple(changes)
     tasks: list[JobToRun] = []
@@ -81,7 +84,8 @@ def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit
         subject = subject_of(document.body)
         if subject.kind is not None:
             task = _task(document, subject.kind, namespace, edits)
-            errors += print_problems(document, subject.name, _problems(task, edits))
+            demands = _local_problems(task) if local else ()
+            errors += print_problems(document, subject.name, (*_problems(task, edits), *demands))
             tasks.append(task)
         elif not subject.beside:
             errors += print_problems(document, subject.name, subject.judge(document.body))
@@ -92,7 +96,8 @@ def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit
         else:
             skipped.append(subject.name)
     if errors:
-        raise InputRefused(f"nothing was started: the input has {errors} error{'s' * (errors != 1)}")
+        what = "started" if local else "simulated"
+        raise InputRefused(f"nothing was {what}: the input has {errors} error{'s' * (errors != 1)}")
     _check_names(tasks, beside)
     return RunInput(tuple(tasks), tuple(beside), tuple(skipped))
 
@@ -117,6 +122,10 @@ def _problems(task: JobToRun, edits: tuple[FieldEdit, ...]) -> Iterator[Problem]
         path = parts(problem.path)
         from_set = problem.warning and path and any(where(task.body, one)[: len(path)] == path for one in edits)
         yield Problem(problem.path, problem.message, problem.nearest) if from_set else problem
+
+
+def _local_problems(task: JobToRun) -> Iterator[Problem]:
+    """What a job cannot have in a local run."""
     if task.loaded.job.unmanaged:
         yield Problem("", "the manifest names another controller for the job, and a local run has no other controller")
     if task.key.namespace == VOLUMES:

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from trainwright.cli.condition import condition
 from trainwright.cli.record import RunInfo, RunRecord
+from trainwright.cli.run.ending import CODES, EndingInput, RunEnd, find_ending
 from trainwright.cli.run.follow import Changes, RunFollower, watch
 from trainwright.cli.run.from_command import FILE as COMMAND
 from trainwright.cli.run.intake import RunInput
 from trainwright.cli.run.model import RunModel
-from trainwright.cli.run.verdict import CODES, RunEnd, VerdictInput, find_verdict
-from trainwright.cli.show.news import OVER, JobVerdict, ReplicaNews, RunView
+from trainwright.cli.show.news import OVER, JobEnding, ReplicaNews, RunView
 from trainwright.cli.show.text import named
 from trainwright.errors import ConflictError, NotFoundError, TrainwrightError
 from trainwright.local.engine import Engine
@@ -340,18 +340,16 @@ class RunSession:
 
     async def _report(self) -> int:
         config, reason = self._config, self._end_signals.reason or RunEnd.INTERRUPTED
-        verdicts = [self._verdict(task.key, reason) for task in config.intake.tasks]
-        config.record.close(
-            [self._model.row(task.key).body for task in config.intake.tasks], self._final_info(verdicts)
-        )
+        endings = [self._ending(task.key, reason) for task in config.intake.tasks]
+        config.record.close([self._model.row(task.key).body for task in config.intake.tasks], self._final_info(endings))
         if self._end_signals.text:
             self._view.notice(f"the engine failed: {self._end_signals.text}")
         if config.record.trouble:
             self._view.notice(config.record.trouble)
-        self._view.end(verdicts, str(config.record.folder))
+        self._view.end(endings, str(config.record.folder))
         if not await self._close_view():
             return CODES[RunEnd.INTERRUPTED]
-        return CODES.get(reason) or max(one.exit_code for one in verdicts)
+        return CODES.get(reason) or max(one.exit_code for one in endings)
 
     async def _close_view(self) -> bool:
         """Wait until all output is written. If the reader of the output is stopped, a second signal ends the wait."""
@@ -361,8 +359,8 @@ class RunSession:
                 return self._view.close(1.0)
         return True
 
-    def _verdict(self, key: Key, reason: RunEnd) -> JobVerdict:
-        context = VerdictInput(
+    def _ending(self, key: Key, reason: RunEnd) -> JobEnding:
+        context = EndingInput(
             end=reason,
             runtime=self._engine.runtime,
             took=self._model.took(key),
@@ -371,8 +369,8 @@ class RunSession:
             pods=tuple(self._model.restart_counts(key)),
             by_command=any(task.key == key and task.document.file == COMMAND for task in self._config.intake.tasks),
         )
-        return replace(find_verdict(self._model.row(key), context), terminated=tuple(self._terminated.get(key, ())))
+        return replace(find_ending(self._model.row(key), context), terminated=tuple(self._terminated.get(key, ())))
 
-    def _final_info(self, verdicts: list[JobVerdict]) -> RunInfo:
+    def _final_info(self, endings: list[JobEnding]) -> RunInfo:
         ended = rfc3339(self._config.start.clock.now())
-        return replace(self._config.start.info, runtime=self._engine.runtime, ended=ended, endings=tuple(verdicts))
+        return replace(self._config.start.info, runtime=self._engine.runtime, ended=ended, endings=tuple(endings))

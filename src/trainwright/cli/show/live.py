@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainwright.cli.flags import age
-from trainwright.cli.show.news import OVER, EventNews, Frame, JobNews, JobVerdict, Line, News, ReplicaNews
+from trainwright.cli.show.news import OVER, EventNews, Frame, JobEnding, JobNews, Line, News, ReplicaNews
 from trainwright.cli.show.streams import news_line, progress
 from trainwright.cli.show.text import coloured, prefix, summary
 from trainwright.cli.show.text import line as clean
@@ -180,9 +180,9 @@ class LiveView(WriterView):
         if is_due and given.elapsed - self._painted >= _DRAW_INTERVAL_SECONDS and self._writer.idle:
             self._paint(frame, given)
 
-    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+    def end(self, endings: list[JobEnding], folder: str) -> None:
         """Replace the table by the summary."""
-        text = "\n".join(summary(verdicts, folder))
+        text = "\n".join(summary(endings, folder))
         self._writer.write(self._erase(self._size()[0]) + _joined(self._pending) + text + "\n")
         self._pending, self._shown = [], []
 

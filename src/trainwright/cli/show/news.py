@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that views show: jobs, replicas, events, log lines and verdicts; and the interface of a view."""
+"""The values that views show: jobs, replicas, events, log lines and endings; and the interface of a view."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -85,7 +85,7 @@ class LogSource(Struct, frozen=True, gc=False):
     label: str
 
 
-class JobVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
+class JobEnding(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How the run of a job ended, for people and programs."""
 
     namespace: str
@@ -153,8 +153,8 @@ class RunView(Protocol):
     def tick(self, frame: Frame) -> None:
         """Draw the current state, if the view draws. The run calls this regularly."""
 
-    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
-        """Show the verdicts at the end of the run."""
+    def end(self, endings: list[JobEnding], folder: str) -> None:
+        """Show the endings at the end of the run."""
 
     def close(self, timeout: float) -> bool:
         """Wait until all output is written. Return False if this takes over `timeout` seconds. Can be called again."""

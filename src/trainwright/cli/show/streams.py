@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trainwright.cli.flags import spell
-from trainwright.cli.show.news import EventNews, JobNews, JobVerdict, Line, News, ReplicaNews
+from trainwright.cli.show.news import EventNews, JobEnding, JobNews, Line, News, ReplicaNews
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.show.text import summary
 from trainwright.cli.show.writer import BackgroundWriter, WriterView
@@ -18,7 +17,7 @@ from trainwright.model.child import BACKING_OFF
 from trainwright.model.event import EventReason
 from trainwright.model.ledger import Phase
 from trainwright.model.meta import Key
-from trainwright.model.units import Time
+from trainwright.model.units import Time, spell
 
 #: Phases of a replica in which its line contains the number of restarts.
 _SHOW_RESTARTS = ("Running", "Starting", BACKING_OFF)
@@ -45,9 +44,9 @@ class LinesView(WriterView):
         """Write a notice."""
         self._writer.write(f"{spell(self._elapsed()):>6}  notice: {clean(text)}\n")
 
-    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+    def end(self, endings: list[JobEnding], folder: str) -> None:
         """Write the summary."""
-        self._writer.write("\n".join(summary(verdicts, folder)) + "\n")
+        self._writer.write("\n".join(summary(endings, folder)) + "\n")
 
 
 def news_line(item: News) -> str:
@@ -109,9 +108,9 @@ class JsonView(WriterView):
         """Write `{"type": "notice", "text": …}`."""
         self._write([{"type": "notice", "text": text}])
 
-    def end(self, verdicts: list[JobVerdict], folder: str) -> None:
+    def end(self, endings: list[JobEnding], folder: str) -> None:
         """Write an object for each job."""
-        self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in verdicts])
+        self._write([{"type": "end", **msgspec.to_builtins(one), "folder": folder} for one in endings])
 
     def _write(self, bodies: list[dict[str, Any]]) -> None:
         at = self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")

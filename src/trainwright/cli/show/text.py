@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from zlib import crc32
 
-from trainwright.cli.flags import spell
-from trainwright.cli.show.news import JobVerdict
+from trainwright.cli.show.news import JobEnding
+from trainwright.model.units import spell
 
 # A complete escape sequence, or the beginning of a sequence at the end of the line. Neither is shown as text.
 _SEQUENCE = re.compile(
@@ -94,11 +94,11 @@ _OUTCOME_TEXTS = {
 }
 
 
-def summary(verdicts: list[JobVerdict], folder: str) -> Iterator[str]:
+def summary(endings: list[JobEnding], folder: str) -> Iterator[str]:
     """The lines at the end of a run: the outcome of each job, details of the first failures, the folder."""
     yield ""
-    failed = [one for one in verdicts if one.outcome != "Succeeded"]
-    succeeded = [one for one in verdicts if one.outcome == "Succeeded"]
+    failed = [one for one in endings if one.outcome != "Succeeded"]
+    succeeded = [one for one in endings if one.outcome == "Succeeded"]
     for one in succeeded[:_MAX_JOBS]:
         yield headline(one)
         yield from (f"  {line}" for line in ended_by_run(one))
@@ -113,7 +113,7 @@ def summary(verdicts: list[JobVerdict], folder: str) -> Iterator[str]:
     yield f"logs and final status: {folder}"
 
 
-def headline(one: JobVerdict) -> str:
+def headline(one: JobEnding) -> str:
     """The first line about a job, for example `demo failed after 3.2s: rule {"worker":[0]} …`."""
     outcome = _OUTCOME_TEXTS.get(one.outcome, one.outcome.lower())
     restarts = f", {one.restarts} restart{'s' * (one.restarts != 1)}" if one.restarts else ""
@@ -121,7 +121,7 @@ def headline(one: JobVerdict) -> str:
     return f"{one.name} {outcome} after {spell(one.duration)}{restarts}{because}"
 
 
-def details(one: JobVerdict) -> Iterator[str]:
+def details(one: JobEnding) -> Iterator[str]:
     """The explanation of an outcome that is not success."""
     if one.rule:
         yield f"rule:    {one.rule}"
@@ -138,7 +138,7 @@ def details(one: JobVerdict) -> Iterator[str]:
     yield from ended_by_run(one)
 
 
-def ended_by_run(one: JobVerdict) -> Iterator[str]:
+def ended_by_run(one: JobEnding) -> Iterator[str]:
     """A line about the replicas that were still running when the run ended. On a cluster they would still run."""
     if one.terminated:
         keeps = " that the job's clean-up policy keeps" if one.outcome in ("Succeeded", "Failed") else ""

@@ -10,7 +10,7 @@ from trainwright.kinds.aitrainingjob.dialect import GROUP, AIDialect
 from trainwright.kinds.aitrainingjob.environment import PREFIX, has_prefix, main_containers
 from trainwright.kinds.aitrainingjob.status import render
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus, ReplicaSpec
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
+from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -72,9 +72,11 @@ AITRAININGJOB = Kind(
         Column("Phase", "string", ".status.phase"),
         Column("Restarts", "integer", ".status.restarts"),
         Column("Age", "date", ".metadata.creationTimestamp"),
+        REASON,
         Column("Started", "date", ".status.startTime", priority=1),
         Column("Running", "date", ".status.startRunningTime", priority=1),
         Column("Ended", "date", ".status.endTime", priority=1),
+        MESSAGE,
     ),
     default=default,
     check=check,

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
+from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.genericjob import policies
 from trainwright.kinds.genericjob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.genericjob.dialect import GANG, GenericDialect
@@ -56,9 +56,11 @@ GENERICJOB = Kind(
     columns=(
         Column("Phase", "string", ".status.phase"),
         Column("Age", "date", ".metadata.creationTimestamp"),
+        REASON,
         Column("Running", "integer", ".status.aggregate.running", priority=1),
         Column("Succeeded", "integer", ".status.aggregate.succeeded", priority=1),
         Column("Failed", "integer", ".status.aggregate.failed", priority=1),
+        MESSAGE,
     ),
     default=default,
     check=check,

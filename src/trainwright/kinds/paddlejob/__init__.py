@@ -2,7 +2,7 @@
 """PaddleJob, `batch.paddlepaddle.org/v1`, as a `Kind`."""
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
+from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.paddlejob import policies
 from trainwright.kinds.paddlejob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.paddlejob.conditions import event
@@ -55,6 +55,8 @@ PADDLEJOB = Kind(
         Column("Status", "string", ".status.phase"),
         Column("Mode", "string", ".status.mode"),
         Column("Age", "date", ".metadata.creationTimestamp"),
+        REASON,
+        MESSAGE,
     ),
     default=default,
     check=check,

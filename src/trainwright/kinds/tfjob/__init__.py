@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import Column, Kind, ended_elsewhere, translated
+from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
 from trainwright.kinds.tfjob import policies
 from trainwright.kinds.tfjob.checks import CEL_RULES, check, check_edit, scale, suspend
 from trainwright.kinds.tfjob.conditions import event
@@ -106,6 +106,8 @@ TFJOB = Kind(
     columns=(
         Column("State", "string", ".status.conditions[-1:].type"),
         Column("Age", "date", ".metadata.creationTimestamp"),
+        REASON,
+        MESSAGE,
     ),
     default=default,
     check=check,

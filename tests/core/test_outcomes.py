@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from passes import ON_EXIT, emitted, lived, look, on, view, waiting
 
-from trainwright.core.verdict import decide, settle
+from trainwright.core.outcomes import decide, settle
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerStatus, Pod
 from trainwright.model.event import Emit, EventReason
@@ -22,30 +22,30 @@ FAILURE = Failure("worker", 0, "job-worker-0", 0, NOW, EXIT)
 FAILED, SUCCEEDED = Result.FAILED, Result.SUCCEEDED
 
 
-def verdict(given: Job, *pods: Pod, now: datetime = NOW) -> Outcome | None:
+def outcome_of(given: Job, *pods: Pod, now: datetime = NOW) -> Outcome | None:
     return decide(settle(view(given, *pods, now=now)))
 
 
 def test_nothing_ended_decides_nothing() -> None:
-    assert verdict(job(ledger=lived()), pod()) is None
+    assert outcome_of(job(ledger=lived()), pod()) is None
 
 
 def test_rules_are_not_asked_before_something_has_ended() -> None:
     nobody = Atom("nobody", Which.EVERY, SUCCEEDED)
 
-    assert verdict(job(success=nobody, ledger=lived()), pod()) is None
+    assert outcome_of(job(success=nobody, ledger=lived()), pod()) is None
 
 
 def test_success_keeps_the_rule_and_the_replica() -> None:
     given = job(role(replicas=2), success=AllOf((Atom("worker", (1,), SUCCEEDED),), "worker 1"), ledger=lived())
 
-    assert Outcome(SUCCEEDED, Reason.RULE, later(0.7), "worker 1", "rule worker 1 fulfilled by worker 1") == verdict(
+    assert Outcome(SUCCEEDED, Reason.RULE, later(0.7), "worker 1", "rule worker 1 fulfilled by worker 1") == outcome_of(
         given, pod(0), pod(1, "Succeeded"), now=later(0.7)
     )
 
 
 def test_a_rule_without_words_is_one_of_the_rules() -> None:
-    assert Outcome(SUCCEEDED, Reason.RULE, NOW, "", "every replica that counts has succeeded") == verdict(
+    assert Outcome(SUCCEEDED, Reason.RULE, NOW, "", "every replica that counts has succeeded") == outcome_of(
         job(ledger=lived()), pod(phase="Succeeded")
     )
 
@@ -53,7 +53,7 @@ def test_a_rule_without_words_is_one_of_the_rules() -> None:
 def test_a_rule_is_kept_as_far_as_a_ledger_has_room_for_it() -> None:
     one = job(success=AllOf((Atom("worker", (0,), SUCCEEDED),), "x" * 5000), ledger=lived())
 
-    found = verdict(one, pod(phase="Succeeded"))
+    found = outcome_of(one, pod(phase="Succeeded"))
 
     assert found is not None
     assert found.rule == "x" * 4095 + "…"
@@ -65,7 +65,7 @@ def test_failure_keeps_the_rule_the_replica_and_its_failure() -> None:
 
     assert Outcome(
         FAILED, Reason.RULE, NOW, "any worker", "rule any worker fulfilled by worker 0", failure=FAILURE
-    ) == verdict(given, pod(phase="Failed", code=1))
+    ) == outcome_of(given, pod(phase="Failed", code=1))
 
 
 def test_success_out_of_reach_is_failure() -> None:
@@ -78,17 +78,17 @@ def test_success_out_of_reach_is_failure() -> None:
         "",
         "no success rule can be fulfilled any more, since worker 0 failed",
         failure=FAILURE,
-    ) == verdict(given, pod(phase="Failed", code=1))
+    ) == outcome_of(given, pod(phase="Failed", code=1))
 
 
 def test_rules_that_stay_open_decide_nothing() -> None:
     given = job(role(replicas=2), success=NEVER, failure=NEVER, ledger=lived())
 
-    assert verdict(given, pod(0, "Failed", code=1), pod(1, "Succeeded")) is None
+    assert outcome_of(given, pod(0, "Failed", code=1), pod(1, "Succeeded")) is None
 
 
 def test_a_replica_that_may_be_tried_again_fails_no_job() -> None:
-    assert verdict(job(role(restart=ON_EXIT), ledger=lived()), pod(phase="Failed", code=1)) is None
+    assert outcome_of(job(role(restart=ON_EXIT), ledger=lived()), pod(phase="Failed", code=1)) is None
 
 
 ENDING = RequestedEnd("Preempted", "make room")
@@ -142,7 +142,7 @@ def test_the_order_in_which_ends_are_judged(
         ledger=waiting(),
     )
 
-    found = verdict(given, *pods)
+    found = outcome_of(given, *pods)
 
     assert expected == (None if found is None else (found.result, found.reason))
 
@@ -163,7 +163,7 @@ def test_the_order_in_which_ends_are_judged(
     ],
 )
 def test_an_end_that_somebody_asked_for(ending: RequestedEnd, expected: Outcome) -> None:
-    assert expected == verdict(job(lifecycle=Lifecycle(ending=ending), ledger=lived()), pod(), now=later(0.3))
+    assert expected == outcome_of(job(lifecycle=Lifecycle(ending=ending), ledger=lived()), pod(), now=later(0.3))
 
 
 TIMES = Times(later(-100), NOW, later(5))
@@ -190,11 +190,11 @@ def test_a_deadline_passes_in_its_own_second(
 
     if due is None:
         assert look(given, one).wake is None
-        assert verdict(given, one, now=later(1e9)) is None
+        assert outcome_of(given, one, now=later(1e9)) is None
     else:
         just_before = later(-0.001, due)
-        assert (verdict(given, one, now=just_before), look(given, one, now=just_before).wake) == (None, due)
-        assert Outcome(FAILED, Reason.DEADLINE, due, message="it was active longer than its deadline") == verdict(
+        assert (outcome_of(given, one, now=just_before), look(given, one, now=just_before).wake) == (None, due)
+        assert Outcome(FAILED, Reason.DEADLINE, due, message="it was active longer than its deadline") == outcome_of(
             given, one, now=due
         )
 
@@ -218,13 +218,12 @@ def test_a_start_deadline_passes_in_its_own_second(
 
     if due is None:
         assert look(given, one).wake is None
-        assert verdict(given, one, now=later(1e9)) is None
+        assert outcome_of(given, one, now=later(1e9)) is None
     else:
         just_before = later(-0.001, due)
-        assert (verdict(given, one, now=just_before), look(given, one, now=just_before).wake) == (None, due)
-        assert Outcome(FAILED, Reason.START_DEADLINE, due, message="not every replica had started in time") == verdict(
-            given, one, now=due
-        )
+        assert (outcome_of(given, one, now=just_before), look(given, one, now=just_before).wake) == (None, due)
+        expected = Outcome(FAILED, Reason.START_DEADLINE, due, message="not every replica had started in time")
+        assert outcome_of(given, one, now=due) == expected
 
 
 def test_the_earlier_of_two_deadlines_wakes() -> None:
@@ -250,8 +249,8 @@ def test_the_restart_that_the_jobs_budget_refuses_fails_it() -> None:
         failure=Failure("worker", 1, "job-worker-1", 0, NOW, EXIT),
     )
 
-    assert expected == verdict(budgeted(1), pod(0), pod(1, "Failed", code=1))
-    assert verdict(budgeted(2), pod(0), pod(1, "Failed", code=1)) is None
+    assert expected == outcome_of(budgeted(1), pod(0), pod(1, "Failed", code=1))
+    assert outcome_of(budgeted(2), pod(0), pod(1, "Failed", code=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -273,7 +272,7 @@ def test_what_happened_at_the_limit_is_told(limit: int, made: int, expected: str
         ledger=lived(RoleLedger("worker", restarts={"Exit": made} if made else {})),
     )
 
-    outcome = verdict(job, pod(0), pod(1, "Failed", code=1))
+    outcome = outcome_of(job, pod(0), pod(1, "Failed", code=1))
 
     assert outcome is not None
     assert outcome.message == expected
@@ -283,10 +282,10 @@ def test_restarts_in_place_alone_can_fail_it() -> None:
     pods = (pod(0), pod(1, containers=(ContainerStatus("main", restart_count=2),)))
 
     message = "the restart limit (backoffLimit) of 2 is reached: 3 restarts count against it"
-    assert Outcome(FAILED, Reason.BACKOFF_LIMIT, NOW, message=message) == verdict(
+    assert Outcome(FAILED, Reason.BACKOFF_LIMIT, NOW, message=message) == outcome_of(
         budgeted(2, counts_in_place=True), *pods
     )
-    assert verdict(budgeted(3, counts_in_place=True), *pods) is None
+    assert outcome_of(budgeted(3, counts_in_place=True), *pods) is None
 
 
 def test_the_failure_shown_is_the_latest_of_that_replica() -> None:
@@ -295,7 +294,7 @@ def test_the_failure_shown_is_the_latest_of_that_replica() -> None:
     ledger = lived(RoleLedger("worker", failed="0"), failures=(*others, chief))
     given = job(role(replicas=2), ledger=ledger)
 
-    found = verdict(given, pod(1))
+    found = outcome_of(given, pod(1))
 
     assert found is not None
     assert found.failure is others[1]
@@ -304,14 +303,14 @@ def test_the_failure_shown_is_the_latest_of_that_replica() -> None:
 def test_a_failure_that_was_not_kept_is_shown_from_its_pod() -> None:
     given = job(role("chief"), role(replicas=20), failure=Atom("worker", Which.SOME, FAILED), ledger=Ledger())
 
-    found = verdict(given, *(pod(index, "Failed", code=1) for index in range(20)))
+    found = outcome_of(given, *(pod(index, "Failed", code=1) for index in range(20)))
 
     assert found is not None
     assert found.failure == FAILURE
 
 
 def test_a_failure_that_was_not_kept_and_whose_pod_is_gone_says_so() -> None:
-    found = verdict(job(ledger=lived(RoleLedger("worker", 2, failed="0"))))
+    found = outcome_of(job(ledger=lived(RoleLedger("worker", 2, failed="0"))))
 
     assert found is not None
     assert Failure("worker", 0, "job-worker-0", 2, NOW, Cause(CauseKind.REJECTED)) == found.failure
@@ -320,7 +319,7 @@ def test_a_failure_that_was_not_kept_and_whose_pod_is_gone_says_so() -> None:
 def test_a_rule_on_nobody_fails_without_a_failure() -> None:
     given = job(success=Atom("nobody", Which.EVERY, SUCCEEDED), failure=NEVER, ledger=lived())
 
-    found = verdict(given, pod(phase="Succeeded"))
+    found = outcome_of(given, pod(phase="Succeeded"))
 
     assert found is not None
     assert (found.result, found.reason, found.failure) == (FAILED, Reason.UNREACHABLE, None)
@@ -329,7 +328,7 @@ def test_a_rule_on_nobody_fails_without_a_failure() -> None:
 def test_a_rule_that_cannot_be_met_says_why() -> None:
     given = job(success=Atom("worker", (5,), SUCCEEDED), failure=NEVER, ledger=lived())
 
-    found = verdict(given, pod(phase="Succeeded"))
+    found = outcome_of(given, pod(phase="Succeeded"))
 
     assert found is not None
     assert found.message == "no success rule can be fulfilled any more"
@@ -353,7 +352,7 @@ def test_what_was_decided_is_stored_and_told_with_its_reason() -> None:
 def test_what_somebody_said_is_cut_to_what_a_ledger_takes() -> None:
     given = job(lifecycle=Lifecycle(ending=RequestedEnd("Preempted", "x" * 5000)), ledger=lived())
 
-    found = verdict(given, pod())
+    found = outcome_of(given, pod())
 
     assert found is not None
     assert found.message == "x" * 4095 + "…"
@@ -362,7 +361,7 @@ def test_what_somebody_said_is_cut_to_what_a_ledger_takes() -> None:
 def test_an_end_is_judged_with_a_policy_that_answers_other_causes() -> None:
     given = job(role(restart=on(CauseKind.EVICTED)), ledger=lived())
 
-    found = verdict(given, pod(phase="Failed", code=1))
+    found = outcome_of(given, pod(phase="Failed", code=1))
 
     assert found is not None
     assert (found.result, found.failure) == (FAILED, FAILURE)

@@ -17,15 +17,16 @@ from enum import Enum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.core import attempts, budget, classify
+from trainwright.core import attempts, budget, classify, history, rate_budget
 from trainwright.core.budget import EndedReplica, restarts_used
 from trainwright.core.observe import Snapshot
 from trainwright.model.cause import Cause, CauseKind, brief
-from trainwright.model.job import Job, Role, Since
+from trainwright.model.job import PROGRAM_BUDGET, Job, Role, Since
 from trainwright.model.ledger import KEPT_FAILURES, LONGEST_TEXT, Failure, Ledger, Outcome, Phase, Reason, RoleLedger
 from trainwright.model.plan import ReplicaState, RoleState, State
 from trainwright.model.rule import AllOf, AnyOf, Atom, Result, Rule, Which
 from trainwright.model.units import Time, after, format_indexes, parse_indexes, whole
+from trainwright.model.verdict import FailureClass
 
 
 class Truth(Enum):
@@ -107,6 +108,8 @@ def _ranks(ranks: tuple[int, ...], tally: RoleTally, hits: Set[int], misses: Set
     return Truth.YES if ranks and all(rank in hits for rank in ranks) else Truth.OPEN
 
 
+#: What the cluster deletes pods for.
+_DISRUPTIONS = (FailureClass.PREEMPTED, FailureClass.DISRUPTED)
 _ENDED = (State.FAILED, State.LOST, State.SUCCEEDED)
 
 
@@ -120,13 +123,20 @@ class SettledJob(Struct, frozen=True, gc=False):
     #: replica with the most in-place restarts.
     refused: EndedReplica | None = None
     overspent: bool = False
+    #: The refilling budget that is used up; empty: none is.
+    rate: str = ""
+    #: Every replica that ended in this pass.
+    ended: tuple[EndedReplica, ...] = ()
 
 
 def settle(view: Snapshot) -> SettledJob:
     """Split the ended replicas into final replicas and replicas to restart."""
+    view = rate_budget.charge_in_place(view) if view.job.restart_rates else view
     if view.all_running:
-        overspent = budget.is_overspent(view)
-        return SettledJob(view, {}, refused=budget.most_restarted(view) if overspent else None, overspent=overspent)
+        rate = PROGRAM_BUDGET if rate_budget.is_overspent(view) else ""
+        overspent = bool(rate) or budget.is_overspent(view)
+        refused = budget.most_restarted(view) if overspent else None
+        return SettledJob(view, {}, refused=refused, overspent=overspent, rate=rate)
     ended = [
         EndedReplica(role, replica, cause)
         for role, group in zip(view.job.roles, view.roles, strict=True)
@@ -136,10 +146,14 @@ def settle(view: Snapshot) -> SettledJob:
     retries, finals = budget.split_ended(view.ledger, ended)
     view = _remember(view, finals)
     allowed, refused = budget.within_backoff_limit(view, retries)
-    overspent = refused is not None or budget.is_overspent(view)
+    rate = PROGRAM_BUDGET if rate_budget.is_overspent(view) else ""
+    if refused is None:
+        allowed, refused = rate_budget.within_rates(view, allowed)
+        rate = rate or (rate_budget.budget_of(view.job, refused) if refused is not None else "")
+    overspent = refused is not None or bool(rate) or budget.is_overspent(view)
     if overspent and refused is None:
         refused = budget.most_restarted(view)
-    return SettledJob(view, tallies(view.job), allowed, refused, overspent)
+    return SettledJob(view, tallies(view.job), allowed, refused, overspent, rate, tuple(ended))
 
 
 def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[ReplicaState, Cause]]:
@@ -153,7 +167,17 @@ def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[Repli
             if classify.is_replacement_due(entry, replica, view.site.creating, view.now):
                 yield replica, replica.cause
         elif _was_removed(view, role, replica):
-            yield replica, Cause(CauseKind.DELETED)
+            yield replica, _removal(view, replica)
+
+
+def _removal(view: Snapshot, replica: ReplicaState) -> Cause:
+    """Return the cause of a deletion. Its reason says what the pod was deleted for, if the pod said that.
+
+    A pod that is gone says nothing any more, but the history knows why the pods of a running job were deleted.
+    """
+    told = classify.disruption(replica.pod) if replica.pod is not None else None
+    known = history.unanswered_removal(view.stored.history)
+    return Cause(CauseKind.DELETED, reason=told.reason if told is not None else known if known in _DISRUPTIONS else "")
 
 
 def _was_removed(view: Snapshot, role: Role, replica: ReplicaState) -> bool:
@@ -199,15 +223,20 @@ def _mark_final(group: RoleState, done: set[tuple[str, int]]) -> RoleState:
 
 def with_failures(ledger: Ledger, job: Job, ended: list[EndedReplica], now: Time) -> Ledger:
     """Add failures to the list of the latest failures."""
-    new = [failure(job, retry, now) for retry in ended if retry.cause.why is not CauseKind.COMPLETED]
+    now = whole(now)
+    new = [_failure_at(job, retry, now) for retry in ended if retry.cause.why is not CauseKind.COMPLETED]
     return replace(ledger, failures=(*ledger.failures, *new)[-KEPT_FAILURES:]) if new else ledger
 
 
 def failure(job: Job, retry: EndedReplica, now: Time) -> Failure:
     """Return the record of one failure."""
+    return _failure_at(job, retry, whole(now))
+
+
+def _failure_at(job: Job, retry: EndedReplica, second: Time) -> Failure:
     role, replica = retry.role.name, retry.replica
     name = job.key.replica_name(role, replica.index)
-    return Failure(role, replica.index, name, replica.attempt, whole(now), retry.cause)
+    return Failure(role, replica.index, name, replica.attempt, second, retry.cause)
 
 
 def tallies(job: Job) -> dict[str, RoleTally]:
@@ -317,7 +346,8 @@ def _budget_outcome(settled: SettledJob) -> Outcome | None:
         return None
     view, refused = settled.view, settled.refused
     failed = failure(view.job, refused, view.now) if refused is not None else None
-    return Outcome(Result.FAILED, Reason.BACKOFF_LIMIT, view.now, message=_budget_message(view), failure=failed)
+    message = rate_budget.used_up(view.job, settled.rate) if settled.rate else _budget_message(view)
+    return Outcome(Result.FAILED, Reason.BACKOFF_LIMIT, view.now, message=message, failure=failed)
 
 
 def _budget_message(view: Snapshot) -> str:

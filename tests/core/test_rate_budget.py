@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restart budgets that refill by productive time."""
+
+import pytest
+from msgspec.structs import replace
+from passes import on
+from test_history import settle, start
+
+from trainwright.model.cause import CauseKind
+from trainwright.model.job import OUTSIDE_BUDGET, PROGRAM_BUDGET, Job, Lifecycle, RestartRate
+from trainwright.model.ledger import Phase, Reason
+from trainwright.testing.factories import job, role
+from trainwright.testing.world import World
+
+CAUSES = on(CauseKind.EXIT, CauseKind.NODE_LOST, CauseKind.DISRUPTED)
+
+
+def world(given: Job | None = None, **rates: RestartRate) -> World:
+    return World(replace(given or job(role(restart=CAUSES)), restart_rates=rates), nodes=("a", "b"))
+
+
+def fail(one: World, *, after: float, code: int = 1) -> None:
+    start(one)
+    one.wait(after)
+    one.exit("job-worker-0", code)
+    settle(one)
+    one.wait(61)
+
+
+def test_a_job_that_fails_at_once_uses_its_budget_up() -> None:
+    one = world(program=RestartRate(2, 3600))
+    for _ in range(3):
+        assert one.job.ledger.outcome is None
+        fail(one, after=1)
+
+    outcome = one.job.ledger.outcome
+    assert outcome is not None
+    assert (outcome.reason, one.job.ledger.phase) == (Reason.BACKOFF_LIMIT, Phase.FAILED)
+    assert (
+        outcome.message
+        == "the restart budget for causes of the program, trainwright.dev/restart-budget: 2/1h, is used up"
+    )
+    assert one.job.ledger.verdict is not None
+    assert one.job.ledger.verdict.failure_class == "ProgramError"
+
+
+def test_the_budget_is_named_that_refuses_the_second_restart_of_a_pass() -> None:
+    one = world(job(role(replicas=2, restart=CAUSES)), program=RestartRate(1, 3600, "1/60m"))
+    one.settle(place="a")
+    one.exit("job-worker-0", 1)
+    one.exit("job-worker-1", 1)
+    one.settle(place="a")
+
+    outcome = one.job.ledger.outcome
+    assert outcome is not None
+    assert "trainwright.dev/restart-budget: 1/60m, is used up" in outcome.message
+
+
+def test_productive_time_pays_restarts_back() -> None:
+    one = world(program=RestartRate(2, 3600))
+    for _ in range(20):
+        fail(one, after=1800)
+
+    assert one.job.ledger.outcome is None
+
+
+def test_lost_time_pays_nothing_back() -> None:
+    one = world(program=RestartRate(1, 60))
+    fail(one, after=0)
+    one.wait(100_000)
+    fail(one, after=0)
+
+    assert one.job.ledger.phase is Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("rates", "ends"), [({PROGRAM_BUDGET: 1}, False), ({OUTSIDE_BUDGET: 1}, True), ({OUTSIDE_BUDGET: 2}, False)]
+)
+def test_causes_outside_the_program_have_a_budget_of_their_own(rates: dict[str, int], ends: bool) -> None:
+    one = world(None, **{name: RestartRate(count, 3600) for name, count in rates.items()})
+    for _ in range(2):
+        start(one)
+        one.evict("job-worker-0")
+        settle(one)
+        one.wait(61)
+
+    assert (one.job.ledger.phase is Phase.FAILED) == ends
+
+
+def test_a_limit_of_the_kind_takes_precedence() -> None:
+    one = world(job(role(restart=CAUSES), lifecycle=Lifecycle(backoff_limit=5)), program=RestartRate(1, 3600))
+    for _ in range(4):
+        fail(one, after=1)
+
+    assert one.job.ledger.outcome is None
+
+
+def test_restarts_by_kubelets_use_the_budget_too() -> None:
+    one = world(program=RestartRate(1, 3600))
+    start(one)
+    for expected in (Phase.RUNNING, Phase.FAILED):
+        one.crash("job-worker-0")
+        one.restart("job-worker-0")
+        settle(one)
+        assert one.job.ledger.phase is expected
+
+
+def test_a_kill_neither_loses_nor_doubles_a_charge() -> None:
+    for writes in range(6):
+        one = world(program=RestartRate(1, 3600))
+        start(one)
+        one.exit("job-worker-0", 1)
+        one.catch_up()
+        one.step(dies_after=writes)
+        settle(one)
+
+        assert one.job.ledger.budgets[PROGRAM_BUDGET].spent == 1000
