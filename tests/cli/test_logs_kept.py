@@ -9,7 +9,7 @@ from run_objects import job, status
 
 from trainwright.cli.main import run
 from trainwright.cli.record import REPLICAS, RecordedPod, RunInfo, RunRecord
-from trainwright.cli.show.news import JobVerdict
+from trainwright.cli.show.news import JobEnding
 from trainwright.cli.state import NameLocks
 from trainwright.model.meta import Key
 
@@ -134,9 +134,7 @@ def test_get_shows_how_it_ended(state: Path, capfd: pytest.CaptureFixture[str]) 
     past = Past(state)
     ledger = {"roles": [{"name": "worker", "succeeded": "0", "restarts": {"Exit": 3}}]}
     outcome = {"result": "Failed", "reason": "Rule", "at": "2026-11-15T20:00:00Z"}
-    end = JobVerdict(
-        "default", "demo", "Failed", 1, 2.0, 3, "worker-1 failed", last_lines=("oops",), replica="worker-1"
-    )
+    end = JobEnding("default", "demo", "Failed", 1, 2.0, 3, "worker-1 failed", last_lines=("oops",), replica="worker-1")
     facts = RunInfo((str(DEMO),), 1, "2026-11-15T20:00:00Z", "process", "2026-11-15T20:00:02Z", (end,))
     past.record.close([job(status=status("Failed", outcome=outcome, **ledger))], facts)
 

@@ -69,7 +69,7 @@ class Engine:
         """A pod that runs, by its process."""
         self.store.create(WHOLE, manifest(container("echo $$; exec sleep 60")))
         await settle(lambda: self.status()["phase"] == "Running")
-        (log,) = (self.folder / "logs/pod").iterdir()
+        (log,) = (self.folder / "logs/pod").glob("*.log")
         await settle(lambda: log.read_text().strip())
         return int(log.read_text())
 

@@ -113,6 +113,15 @@ async def test_pods_beyond_what_the_node_has_are_refused_and_the_others_run(tmp_
     assert status["message"].endswith("cpu, requested: 3, free: 1")
 
 
+async def test_the_message_from_a_log_has_no_timestamps(tmp_path: Path) -> None:
+    """The log file has them, for `kubectl logs --timestamps`."""
+    async with agent_rig(tmp_path, kubelet=True) as node:
+        node.run(container("echo one; echo MemoryError; exit 1", terminationMessagePolicy="FallbackToLogsOnError"))
+        status = await node.phase("Failed")
+
+    assert end(status)["message"] == "one\nMemoryError"
+
+
 async def test_only_conditions_of_our_own_are_written(tmp_path: Path) -> None:
     async with agent_rig(tmp_path, kubelet=True) as node:
         body = node.run(container("exec sleep 60"))

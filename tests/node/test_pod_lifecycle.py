@@ -170,7 +170,7 @@ async def test_a_deleted_pod_ends_by_sigterm_and_is_gone(node: AgentRig) -> None
     node.run(container("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.02; done"))
     await node.phase("Running")
     await settle(node.log)
-    log = next((node.folder / "logs" / "pod").iterdir())
+    log = next((node.folder / "logs" / "pod").glob("*.log"))
     before = asyncio.get_running_loop().time()
     node.delete()
     await node.gone()

@@ -19,7 +19,7 @@ MAX_LINE_BYTES = 16 * 1024
 #: An unfinished line (for example a prompt or a progress bar) is shown after it has not grown for this time.
 UNFINISHED_LINE_SECONDS = 1.0
 #: A rotated file has a number at the end of its name. The tail searches only numbers below this number.
-_MAX_ROTATED = 16
+MAX_ROTATED = 16
 
 
 class TailedFile(Struct, Generic[Who]):
@@ -107,7 +107,7 @@ class Tail(Generic[Who]):
 
     def _read_rotated(self, track: TailedFile[Who], found: list[tuple[Who, str]]) -> bool:
         """Read the rest of the followed file, which is now rotated. Return True if no rotated file is left to read."""
-        names = [f"{track.path}.{number}" for number in range(1, _MAX_ROTATED)]
+        names = [f"{track.path}.{number}" for number in range(1, MAX_ROTATED)]
         place = next((at for at, name in enumerate(names) if _inode(name) == track.inode), None)
         if place is None:
             text = f"… lines are missing here: {track.path} was rotated before all its lines were read"

@@ -41,7 +41,7 @@ from trainwright.errors import (
     UnavailableError,
     UsageError,
 )
-from trainwright.kube.auth import field_content, relax, ssl_reason
+from trainwright.kube.certificates import field_content, relax, ssl_reason
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Access, ConnectionOptions, load
 from trainwright.kube.http import HttpClient

@@ -67,6 +67,12 @@ class LogLines:
         return found.end() if found else position
 
 
+def without_timestamps(text: str) -> str:
+    """Remove the timestamps that the supervisor has written before each line."""
+    lines = LogLines(LogPart())
+    return (lines.feed(text.encode()) + lines.end()).decode()
+
+
 async def read(path: str, part: LogPart, live: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
     """The part of the log at `path`; `live` returns whether the container still runs. Raises FileNotFoundError."""
     left = sys.maxsize if part.limit is None else part.limit

@@ -24,7 +24,7 @@ from trainwright.node import environment
 from trainwright.node.context import AgentContext, StatusReport
 from trainwright.node.devices.pool import Granted
 from trainwright.node.link import ContainerEnd, SupervisorLink
-from trainwright.node.logs import UID_PREFIX_LENGTH
+from trainwright.node.logs import UID_PREFIX_LENGTH, without_timestamps
 from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose
 from trainwright.node.watches import object_key
 
@@ -108,12 +108,13 @@ class ContainerRecord(Struct, eq=False):
 
     def set_terminated(self, end: ContainerEnd, reason: str, message: str) -> None:
         """Record the end of the container, and wake the tasks that wait for the end."""
-        finished = rfc3339(datetime.fromtimestamp(end.at, UTC))
+        finished = datetime.fromtimestamp(end.at, UTC)
         state: dict[str, Any] = {
             "exitCode": end.code,
             "reason": reason,
-            "startedAt": self.started_at or finished,
-            "finishedAt": finished,
+            "startedAt": self.started_at or rfc3339(finished),
+            # With microseconds, so that the first of several failures is known. A Kubernetes API drops them.
+            "finishedAt": finished.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "containerID": self.view.id,
         }
         if end.signal:
@@ -230,7 +231,8 @@ class PodState:
     def container_ended(self, container: ContainerRecord, end: ContainerEnd) -> None:
         """Record that the process of a container has ended."""
         reason = "OOMKilled" if end.oom else "Error" if end.code else "Completed"
-        message = _termination_message(container, end, sandboxed=self.context.settings.sandboxed)
+        settings = self.context.settings
+        message = _termination_message(container, end, sandboxed=settings.sandboxed, stamped=settings.kubelet)
         container.set_terminated(end, reason, message or container.stop_message)
         self.mark_changed()
 
@@ -301,7 +303,7 @@ def _linux_signal_number(number: int) -> int:
     return next((known for known, one in SIGNALS.items() if one == name), number)
 
 
-def _termination_message(container: ContainerRecord, end: ContainerEnd, *, sandboxed: bool) -> str:
+def _termination_message(container: ContainerRecord, end: ContainerEnd, *, sandboxed: bool, stamped: bool) -> str:
     """What the container wrote to its terminationMessagePath, else the end of its log if its policy allows that."""
     message = _read_tail(container.message_file, _MESSAGE_BYTES) if container.message_file else ""
     if message or not end.code:
@@ -310,6 +312,7 @@ def _termination_message(container: ContainerRecord, end: ContainerEnd, *, sandb
     if not uses_log and sandboxed:
         return ""
     tail = _read_tail(container.log, _LOG_TAIL_BYTES)
+    tail = without_timestamps(tail) if stamped else tail
     if not sandboxed and _ADDRESS_IN_USE in tail.lower():
         return f"Address already in use: {_ADDRESS_IN_USE_ADVICE}"
     return "\n".join(tail.splitlines()[-_LOG_TAIL_LINES:]) if uses_log else ""

@@ -2,13 +2,15 @@
 """The output of processes: the pipe that they write to, and the log files of a container, which have a bounded size.
 
 A full disk does not stop a container: the log drops bytes that cannot be written, and records the gap when it can
-write again. If lines are stamped, each line begins with the time at which the supervisor read its first byte.
+write again. If lines are stamped, each line begins with the time at which the supervisor read its first byte; if not,
+`log_times` keeps the times beside the log.
 """
 
 import os
 import time
 from collections.abc import Callable
 
+from trainwright.node.supervisor import log_times
 from trainwright.node.supervisor.loop import Loop
 
 #: The maximum size of one log file in bytes, and the number of files, including the current file.
@@ -26,6 +28,8 @@ class ContainerLog:
     ) -> None:
         self.path = path
         self._stamps, self._midline = stamps, False
+        self._times = None if stamps else log_times.LogTimes(path)
+        self._now = 0
         self._size, self._files = max(1, rotate[0]), max(1, rotate[1])
         self._on_loss: Callable[[str], None] | None = on_loss
         self._file = -1
@@ -35,6 +39,7 @@ class ContainerLog:
 
     def write(self, data: bytes) -> None:
         """Append the bytes. A new file begins at the start of a line, unless a line is longer than a file."""
+        self._now = time.time_ns()
         if self._stamps and data:
             data = self._stamped(data)
         try:
@@ -54,10 +59,12 @@ class ContainerLog:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        if self._times is not None:
+            self._times.close()
 
     def _stamped(self, data: bytes) -> bytes:
         """Insert the time before each line of the data, but not before the rest of a line from an earlier call."""
-        seconds, rest = divmod(time.time_ns(), 1_000_000_000)
+        seconds, rest = divmod(self._now, 1_000_000_000)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09}Z "
         ended = data.endswith(b"\n")
         lines = data[:-1] if ended else data
@@ -72,6 +79,8 @@ class ContainerLog:
         if not piece and self._written:
             self._rotate()
             return data
+        if self._times is not None:
+            self._times.mark(self._written, self._now)
         count = os.write(self._file, piece or data[:room])
         self._written += count
         return data[count:]
@@ -90,9 +99,9 @@ class ContainerLog:
         for number in range(self._files - 1, 0, -1):
             older = f"{self.path}.{number - 1}" if number > 1 else self.path
             if os.path.exists(older):
-                os.replace(older, f"{self.path}.{number}")
+                log_times.move(older, f"{self.path}.{number}")
         if self._files == 1:
-            os.unlink(self.path)
+            log_times.remove(self.path)
         self._open()
 
     def _drop(self, count: int, error: OSError) -> None:
