@@ -4,7 +4,8 @@
 import click
 import pytest
 
-from trainwright.cli.flags import Duration, age, parse, spell
+from trainwright.cli.flags import Duration, age
+from trainwright.model.units import parse_duration, spell
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from trainwright.cli.flags import Duration, age, parse, spell
     ],
 )
 def test_what_is_understood(text: str, seconds: float) -> None:
-    assert parse(text) == seconds
+    assert parse_duration(text) == seconds
     assert Duration().convert(text, None, None) == seconds
 
 

@@ -10,7 +10,7 @@ import pytest
 from run_objects import job, status
 
 from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunInfo, RunRecord, read_job, read_pods, read_run_info
-from trainwright.cli.show.news import JobVerdict
+from trainwright.cli.show.news import JobEnding
 from trainwright.model.meta import Key
 
 FACTS = RunInfo(("default/demo",), 42, "2026-11-15T20:00:00Z")
@@ -39,7 +39,7 @@ def test_everything_is_found_again(tmp_path: Path) -> None:
     assert read_pods(tmp_path) == [POD]
 
     done = msgspec.structs.replace(
-        FACTS, ended="x", endings=(JobVerdict("default", "demo", "Failed", 1, 2.5, 0, "x", code=3),)
+        FACTS, ended="x", endings=(JobEnding("default", "demo", "Failed", 1, 2.5, 0, "x", code=3),)
     )
     record.append(EVENTS, {"reason": "Failed"})
     record.close([job(status=status("Failed")), job("other", namespace="lab")], done)
@@ -48,7 +48,8 @@ def test_everything_is_found_again(tmp_path: Path) -> None:
     assert read_job(tmp_path, Key("lab", "other")) == job("other", namespace="lab")
     assert (tmp_path / EVENTS).read_text(encoding="utf-8") == '{"reason":"Running"}\n{"reason":"Failed"}\n'
     assert record.trouble == ""
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([EVENTS, REPLICAS, "run.json", "status.yaml"])
+    kept = [EVENTS, REPLICAS, "run.json", "status.json", "status.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
 
 def test_what_was_never_written(tmp_path: Path) -> None:

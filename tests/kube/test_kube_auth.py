@@ -15,7 +15,7 @@ from aiohttp import web
 from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses, says
 
 from trainwright.errors import ForbiddenError, UnavailableError
-from trainwright.kube import auth
+from trainwright.kube import auth, plugin
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Access, ExecPlugin, PluginVariable, UserEntry
 from trainwright.kube.http import HttpClient
@@ -220,7 +220,7 @@ async def test_it_gets_no_terminal_nor_anything_to_read(server: Server, tmp_path
 
 
 async def test_one_that_hangs_is_ended(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_PLUGIN_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(plugin, "_PLUGIN_TIMEOUT_SECONDS", 0.5)
     script = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(30)"
     user = UserEntry(exec=ExecPlugin(sys.executable, V1, ["-I", "-c", script, str(tmp_path / "pid")]))
     async with connected(access(server.url, user)) as cluster:

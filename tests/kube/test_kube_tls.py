@@ -8,7 +8,8 @@ import ssl
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from aiohttp import web
 from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, event, refuses, says, streams
 from msgspec.structs import replace
 
-from trainwright.errors import ForbiddenError, UnavailableError, UsageError
+from trainwright.errors import ApiError, ForbiddenError, UnavailableError, UntrustedError, UsageError
 from trainwright.kube.cluster import KubeCluster, connected
-from trainwright.kube.config import ExecPlugin, UserEntry
+from trainwright.kube.codec import Request, object_path
+from trainwright.kube.config import Access, ExecPlugin, UserEntry
 from trainwright.kube.http import HttpClient
+from trainwright.kube.reader import ReaderPolicy, reader
 from trainwright.kube.session import ApiSession
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="makes its certificates with the openssl command")
@@ -77,8 +80,31 @@ async def _who(request: web.Request) -> web.StreamResponse:
 
 
 async def _name(url: str, user: UserEntry | None = None, **cluster: Any) -> str:
-    async with connected(access(url, user, **cluster), BRISK) as one:
+    """What both clients are told. They must also fail with the same words."""
+    made = access(url, user, **cluster)
+    told, read = await _outcome(_told(made)), await _outcome(asyncio.to_thread(_read, made))
+    assert (type(told), str(told)) == (type(read), str(read))
+    if isinstance(told, Exception):
+        raise told
+    return told
+
+
+async def _outcome(asked: Awaitable[str]) -> str | Exception:
+    try:
+        return await asked
+    except (ApiError, UsageError) as error:
+        return error
+
+
+async def _told(made: Access) -> str:
+    async with connected(made, BRISK) as one:
         return str((await one.get(SECRETS, HERE))["metadata"]["name"])
+
+
+def _read(made: Access) -> str:
+    with closing(reader(made, ReaderPolicy(BRISK.timeout, BRISK.retry_seconds))) as one:
+        data = one.send(Request("get", SECRETS.id, object_path(SECRETS, HERE), idempotent=True))
+    return str(json.loads(data)["metadata"]["name"])
 
 
 async def test_an_authority_is_trusted(secure: Server, certificates: Path) -> None:
@@ -93,6 +119,8 @@ async def test_without_one_nobody_is_and_that_does_not_pass(secure: Server) -> N
         with pytest.raises(UnavailableError, match=r"no answer from https://127.*: .*certificate verify failed"):
             await cluster.get(SECRETS, HERE)
     assert (tries, secure.asked) == ([0], [])
+    with pytest.raises(UntrustedError, match="certificate verify failed"):
+        await _name(secure.url)
 
 
 async def test_nothing_is_left_of_what_was_given_up(secure: Server) -> None:

@@ -3,24 +3,26 @@
 
 `asyncio.run` alone has a gap: until it has installed its own handler, Ctrl-C raises KeyboardInterrupt in the middle of
 the creation of the event loop. Python then prints a traceback about the half-made loop, and a warning about a coroutine
-that nobody awaits. Here Ctrl-C waits until the coroutine runs; asyncio turns it into a cancellation there.
+that nobody awaits. Here Ctrl-C waits until the coroutine runs; asyncio turns it into a cancellation there. The process
+must have one thread only: Python handles a signal that another thread receives at once.
 """
 
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 _Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 _CTRL_C = (signal.SIGINT,)
 
 
 def run_coroutine(
-    command: Callable[_Parameters, Coroutine[object, object, int]],
+    command: Callable[_Parameters, Coroutine[object, object, _Result]],
     *args: _Parameters.args,
     **options: _Parameters.kwargs,
-) -> int:
-    """Run a command and return its exit code. Raises KeyboardInterrupt after Ctrl-C."""
+) -> _Result:
+    """Run a command and return its result, often the exit code. Raises KeyboardInterrupt after Ctrl-C."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
     try:
         return asyncio.run(_deliver_signals(command(*args, **options)))
@@ -28,7 +30,7 @@ def run_coroutine(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
 
 
-async def _deliver_signals(command: Coroutine[object, object, int]) -> int:
+async def _deliver_signals(command: Coroutine[object, object, _Result]) -> _Result:
     # The command is a task before a signal can arrive: if it is cancelled before its first step, it counts as awaited.
     working = asyncio.ensure_future(command)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)

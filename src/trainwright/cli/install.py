@@ -53,17 +53,13 @@ def kinds_named(words: Iterable[str]) -> tuple[Kind, ...]:
 
 def _kind_name(word: str) -> str:
     """The name of a kind. `word` is any spelling that kubectl accepts, for example `gj`."""
-    known = {spelling.lower(): each.name for each in KINDS for spelling in _spellings(each)}
+    known = {spelling.lower(): each.name for each in KINDS for spelling in each.spellings}
     name = known.get(word.lower())
     if name is None:
         close = known.get(nearest(word, known))
         hint = f"did you mean `{close}`?" if close else f"known are {', '.join(dict.fromkeys(known.values()))}"
         raise UsageError(f"there is no kind `{word}`; {hint}")
     return name
-
-
-def _spellings(kind: Kind) -> tuple[str, ...]:
-    return kind.name, kind.plural, f"{kind.plural}.{kind.group}", *kind.short_names
 
 
 def _print(bodies: tuple[Body, ...], form: Literal["yaml", "json"]) -> None:

@@ -22,6 +22,10 @@ COMMANDS = {
     "init": "Write a short manifest with comments as a starting point.",
     "get": "List the jobs that run on this machine, or show one job with its replicas.",
     "logs": "Print the logs of replicas, also after the run has ended.",
+    "explain": "Say in a few sentences why a job failed, waits, restarts or runs, and what to do.",
+    "describe": "Show everything about a job on one page: replicas, budgets, verdict, history, events.",
+    "events": "Print the events about a job and its pods.",
+    "history": "Print the attempts of a job, and where its time went.",
     "exec": "Run a command inside a replica of a running job.",
     "scale": "Change the number of replicas of a running job.",
     "suspend": "Pause a running job by ending its replicas.",
@@ -30,6 +34,7 @@ COMMANDS = {
     "delete": "End a running job.",
     "validate": "Check manifests and list every mistake with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
+    "simulate": "Drive a manifest through faults without running it, and show what happens.",
     "preflight": "Show which definitions, operators and jobs a Kubernetes cluster has before you install.",
     "operator": "Run the operator, which controls jobs on a Kubernetes cluster.",
     "node": "Run pods of a Kubernetes cluster on this machine.",
@@ -40,6 +45,7 @@ COMMANDS = {
 #: function `command` in the module that has the name of the command.
 _IN_SHARED_MODULE = {
     **{name: ("edits", f"{name}_command") for name in ("scale", "suspend", "resume", "annotate", "delete")},
+    **{name: (f"inspect.{name}", "command") for name in ("explain", "describe", "events", "history")},
     **{name: ("install", f"{name}_command") for name in ("crds", "manifests", "preflight")},
 }
 #: 128 + SIGPIPE: the exit code that a shell reports for a program whose output pipe was closed.
@@ -88,8 +94,10 @@ def cli() -> None:
       trainwright run -- python train.py
       trainwright run job.yaml
       trainwright logs -f demo worker-0
+      trainwright explain demo
       trainwright validate job.yaml
       trainwright plan job.yaml
+      trainwright simulate job.yaml --fail worker-1=137@30s
       trainwright crds | kubectl apply --server-side -f -
 
     \b

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from trainwright.errors import ApiError, ConflictError, GoneError, UnavailableError
 from trainwright.jsonlines import LineSplitter, LineTooLongError
 from trainwright.kube.codec import (
+    PAGE_SIZE,
     Request,
     collection_path,
     create_path,
@@ -46,7 +47,6 @@ from trainwright.runtime.ports import (
     WatchEventType,
 )
 
-_PAGE_SIZE = 500
 _MERGE_PATCH = "application/merge-patch+json"
 #: The server ends a watch after this time plus a random part of up to the same length, so that not all watches end at
 #: once.
@@ -80,7 +80,7 @@ class KubeCluster:
         if not_older_than:
             query |= {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"}
         try:
-            return await self._pages(resource, scope, query | {"limit": str(_PAGE_SIZE)})
+            return await self._pages(resource, scope, query | {"limit": str(PAGE_SIZE)})
         except GoneError:
             return await self._pages(resource, scope, query)
 
@@ -94,7 +94,7 @@ class KubeCluster:
             version = version or page.version
             if not next_token:
                 return ListPage(tuple([item for some in items for item in some]), version)
-            query = selector_query(scope) | {"limit": str(_PAGE_SIZE), "continue": next_token}
+            query = selector_query(scope) | {"limit": str(PAGE_SIZE), "continue": next_token}
 
     async def watch(
         self, resource: Resource, scope: Selection = EVERYTHING, *, since: str

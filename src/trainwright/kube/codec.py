@@ -42,6 +42,8 @@ _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger
 #: The quota admission plug-in uses the reason `Forbidden`. Only this text distinguishes its errors from other errors.
 _QUOTA = "exceeded quota"
 _MAX_RETRY_AFTER_SECONDS = 3600.0
+#: Maximum number of objects that a client requests at once.
+PAGE_SIZE = 500
 #: The error for an HTTP code, used if the `Status` object has no reason that we know. 400 and 413: invalid request.
 _ERROR_BY_CODE: dict[int, type[ApiError]] = {
     400: InvalidError,

@@ -9,6 +9,7 @@ error messages. If a kubeconfig sets no proxy, HTTPS_PROXY, HTTP_PROXY and NO_PR
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,7 +20,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from trainwright.errors import UsageError
-from trainwright.manifest.documents import read as read_documents
 from trainwright.model.problem import nearest
 
 T = TypeVar("T")
@@ -131,6 +131,8 @@ class Access(Struct, frozen=True):
     proxy: str = ""
     #: The source of the server's address, for example `context 'lab' of /home/me/.kube/config`; can be empty.
     origin: str = ""
+    #: The name of the context; empty if no kubeconfig was used.
+    context: str = ""
 
 
 def load(
@@ -178,6 +180,7 @@ def _from_files(options: ConnectionOptions, environ: Mapping[str, str], config: 
     cluster = _referenced(context, "cluster", config.clusters)
     user = _referenced(context, "user", config.users) if context.value.user else Located(context.file, "", UserEntry())
     found = _access(options, environ, cluster, user, context.value.namespace or "")
+    found = replace(found, context=name)
     return found if options.server else replace(found, origin=f"context {name!r} of {cluster.file}")
 
 
@@ -292,6 +295,11 @@ def _read(path: Path) -> Kubeconfig:
 def _parse(file: str, data: bytes) -> _File:
     if not any(line.strip() and not line.lstrip().startswith((b"#", b"---")) for line in data.splitlines()):
         return _File()
+    if data.lstrip().startswith(b"{"):
+        with suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(data, type=_File)
+    from trainwright.manifest.documents import read as read_documents  # noqa: PLC0415 - slow, and JSON does not need it
+
     document = read_documents(file, data)[0]
     try:
         return msgspec.convert(document.body, _File)

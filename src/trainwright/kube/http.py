@@ -6,19 +6,15 @@ only if the server certainly changed nothing. Before a retry, it waits at least 
 """
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from random import random
-from socket import gaierror
-from ssl import SSLCertVerificationError, SSLError
 from time import perf_counter
 from typing import TypeVar
 
 from aiohttp import (
     ClientConnectorCertificateError,
-    ClientConnectorDNSError,
     ClientConnectorError,
     ClientError,
     ClientHttpProxyError,
@@ -37,9 +33,10 @@ from trainwright.errors import (
     UnavailableError,
     UntrustedError,
 )
-from trainwright.kube.auth import AuthHeaders
+from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request, decode_status, error_of
 from trainwright.kube.session import ApiSession
+from trainwright.kube.unreachable import no_answer, what_happened, what_to_try
 from trainwright.runtime.election import Elector
 
 T = TypeVar("T")
@@ -221,9 +218,7 @@ class HttpClient:
         harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
         temporary = not isinstance(error, ClientConnectorCertificateError)
         seconds = self._connect_seconds if isinstance(error, ConnectionTimeoutError) else self.policy.timeout
-        text = f"no answer from {self.session.server}: {describe(error, seconds)}"
-        text += f"; the address is from {self.session.origin}" if self.session.origin else ""
-        text += f"; {hint}" if (hint := advice(error)) else ""
+        text = no_answer(self.session.server, self.session.origin, describe(error, seconds), advice(error))
         kind = UnavailableError if temporary else UntrustedError
         return _FailedAttempt(kind(text), temporary=temporary, harmless=harmless)
 
@@ -244,54 +239,20 @@ def _refused(request: Request, response: ClientResponse, data: bytes, auth: Auth
 
 # -- texts for connection errors ---------------------------------------------------------------------------------------
 
-_CHOOSE = "or choose another cluster with --kubeconfig or --context"
-_NETWORK = "your VPN or firewall"
-
 
 def describe(error: Exception, seconds: float) -> str:
     """A text about the error. `seconds` is the time for which the client waited for an answer."""
-    cause = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
-    match error, cause:
-        case TimeoutError(), _:
-            return f"none within {seconds:g} s"
-        case ClientHttpProxyError(), _:  # the text of the error contains the proxy's URL with the password
-            return f"the proxy says {error.status} {error.message}".rstrip()
-        case ClientConnectorDNSError(), _:
-            return f"the name {error.host} does not resolve ({_system_text(cause)})"
-        case _, SSLCertVerificationError():
-            reason = getattr(cause, "verify_message", "") or cause
-            return f"its certificate is not trusted (certificate verify failed: {reason})"
-        case _, SSLError():
-            return f"no TLS connection ({getattr(cause, 'reason', '') or cause})"
-        case _, OSError():
-            return _system_text(cause)
-        case _:
-            return str(error) or type(error).__name__
+    if isinstance(error, ClientHttpProxyError):  # the text of the error contains the proxy's URL with the password
+        return f"the proxy says {error.status} {error.message}".rstrip()
+    return what_happened(_cause(error), getattr(error, "host", ""), seconds)
 
 
 def advice(error: Exception) -> str:
     """A text about what the user can try; empty if there is no specific advice."""
-    cause = getattr(error, "os_error", None)
-    match error:
-        case ClientConnectorDNSError():
-            return f"check the name, your DNS and {_NETWORK}, {_CHOOSE}"
-        case ClientConnectorCertificateError():
-            return "check that certificate-authority-data in the kubeconfig is the CA of this cluster"
-        case ConnectionTimeoutError():
-            return f"check the address and {_NETWORK}, {_CHOOSE}"
-        case ClientConnectorError() if isinstance(cause, SSLError):
-            return "check whether the server's address must begin with https:// or with http://"
-        case ClientConnectorError() if isinstance(cause, ConnectionRefusedError):
-            return f"nothing listens there: start the cluster, {_CHOOSE}"
-        case ClientConnectorError():
-            return f"check the address and {_NETWORK}, {_CHOOSE}"
-        case _:
-            return ""
+    has_connected = not isinstance(error, ClientConnectorError | ConnectionTimeoutError)
+    return "" if has_connected else what_to_try(_cause(error))
 
 
-def _system_text(cause: object) -> str:
-    """The operating system's text for an error."""
-    if isinstance(cause, gaierror):
-        return str(cause.strerror or cause)
-    number = getattr(cause, "errno", None)
-    return os.strerror(number) if isinstance(number, int) and number > 0 else str(cause)
+def _cause(error: Exception) -> Exception:
+    """The error of the operating system or of OpenSSL that an error of aiohttp contains, or the error itself."""
+    return getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error

@@ -17,10 +17,10 @@ from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
-from trainwright import __version__
-from trainwright.kube.auth import AuthHeaders, credentials, ssl_context
+from trainwright.kube.auth import credentials, user_headers
+from trainwright.kube.certificates import AuthHeaders, ssl_context
 from trainwright.kube.codec import Request
-from trainwright.kube.config import Access, UserEntry
+from trainwright.kube.config import Access
 from trainwright.runtime.ports import Clock, WallClock
 
 #: Seconds after which we close an idle connection. API servers close it after 90 s, and we must close it earlier.
@@ -40,7 +40,7 @@ class ApiSession:
         self.server, self.origin = access.server, access.origin
         self.credentials = credentials(access, clock or WallClock())
         self._access = access
-        self._headers = _headers(access.user.value)
+        self._headers = CIMultiDict(user_headers(access.user.value))
         self._options: dict[str, Any] = {"proxy": access.proxy} if access.proxy else {}
         if access.cluster.value.tls_server_name:
             self._options["server_hostname"] = access.cluster.value.tls_server_name
@@ -97,7 +97,7 @@ class ApiSession:
         return self._session
 
     def _new_session(self, auth: AuthHeaders) -> ClientSession:
-        secure = self.server.startswith("https:")
+        secure = any(url.startswith("https:") for url in (self.server, self._access.proxy))
         context = ssl_context(self._access.cluster, self._access.user, auth.key_pair) if secure else True
         # `http` limits the number of concurrent requests. The limit does not apply to watches and logs.
         connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE_SECONDS, socket_factory=self._new_socket)
@@ -131,17 +131,6 @@ class _CheckedBody(BytesPayload):
         """Check, then write at once. The connection exists already, so nothing delays the write after the check."""
         self._check()
         await super().write_with_length(writer, content_length)
-
-
-def _headers(user: UserEntry) -> CIMultiDict[str]:
-    headers = CIMultiDict({"User-Agent": f"trainwright/{__version__}", "Accept": "application/json"})
-    if user.impersonate:
-        headers["Impersonate-User"] = user.impersonate
-    if user.impersonate_uid:
-        headers["Impersonate-Uid"] = user.impersonate_uid
-    for group in user.impersonate_groups or ():
-        headers.add("Impersonate-Group", group)
-    return headers
 
 
 async def _retire(session: ClientSession) -> None:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `Reader` for servers behind a proxy. It uses aiohttp, which supports every kind of proxy, in a thread."""
+
+import asyncio
+from threading import Thread
+
+from trainwright.kube.codec import Request
+from trainwright.kube.config import Access
+from trainwright.kube.http import HttpClient, RequestPolicy
+from trainwright.kube.reader import NoAnswerInTimeError, Reader, ReaderPolicy
+from trainwright.kube.session import ApiSession
+
+
+class ProxiedReader(Reader):
+    """Reads from one server through the proxy of `access`."""
+
+    def __init__(self, access: Access, policy: ReaderPolicy | None = None) -> None:
+        policy = policy or ReaderPolicy()
+        self._session = ApiSession(access)
+        self._http = HttpClient(
+            self._session, RequestPolicy(policy.timeout, policy.retry_seconds, policy.max_concurrent)
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def send(self, request: Request, seconds: float | None = None) -> bytes:
+        """The body of the answer. Raises ApiError; NoAnswerInTimeError if there is none within `seconds`."""
+        waiting = asyncio.run_coroutine_threadsafe(self._http.send(request), self._loop)
+        try:
+            return waiting.result(seconds)
+        except TimeoutError:
+            waiting.cancel()
+            raise NoAnswerInTimeError(f"no answer from {self._session.server}: none within {seconds:g} s") from None
+
+    def close(self) -> None:
+        """Close every connection."""
+        asyncio.run_coroutine_threadsafe(self._session.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small client for commands that read a few objects and then end. It blocks, and several threads can share it.
+
+`http` has the client for everything else: writes, watches, metrics, proxies. This one uses `http.client`, because the
+import of aiohttp takes longer than the whole command (docs/decisions/0007-two-http-clients.md).
+"""
+
+from collections.abc import Callable, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from queue import SimpleQueue
+from random import random
+from ssl import SSLCertVerificationError, SSLContext
+from threading import BoundedSemaphore, Lock, Thread
+from time import monotonic, sleep
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from trainwright.errors import (
+    ApiError,
+    ForbiddenError,
+    GoneError,
+    TooManyRequestsError,
+    UnavailableError,
+    UntrustedError,
+)
+from trainwright.kube.auth import credentials, user_headers
+from trainwright.kube.certificates import AuthHeaders, ssl_context
+from trainwright.kube.codec import (
+    PAGE_SIZE,
+    Request,
+    collection_path,
+    decode_page,
+    decode_status,
+    error_of,
+    selector_query,
+    with_query,
+)
+from trainwright.kube.config import Access
+from trainwright.kube.unreachable import no_answer, what_happened, what_to_try
+from trainwright.runtime.ports import Resource, Selection, WallClock
+
+T = TypeVar("T")
+_FIRST_RETRY_SECONDS = 0.1
+_CHUNK_BYTES = 1 << 16
+
+
+class ReaderPolicy(Struct, frozen=True):
+    """Timeouts, retries and concurrency."""
+
+    #: Seconds to wait for one answer.
+    timeout: float = 15.0
+    #: Maximum seconds from the first attempt to the last retry.
+    retry_seconds: float = 2.0
+    #: Each concurrent request needs a TLS connection of its own, which takes longer than the request if the server is
+    #: near.
+    max_concurrent: int = 4
+
+
+def reader(access: Access, policy: ReaderPolicy | None = None) -> "Reader":
+    """A client for the server of `access`. The caller closes it. Raises ApiError or UsageError."""
+    if not access.proxy:
+        return Reader(access, policy)
+    from trainwright.kube.proxied import ProxiedReader  # noqa: PLC0415 - aiohttp is slow to import
+
+    return ProxiedReader(access, policy)
+
+
+class NoAnswerInTimeError(UnavailableError):
+    """The server did not answer within the time that the caller gave."""
+
+
+class Reader:
+    """Reads from one server as one user. Its connections stay open for the next request."""
+
+    def __init__(self, access: Access, policy: ReaderPolicy | None = None) -> None:
+        self._access, self._policy = access, policy or ReaderPolicy()
+        parts = urlsplit(access.server)
+        self._secure, self._host, self._prefix = parts.scheme == "https", parts.hostname or "", parts.path
+        self._port = parts.port or (443 if self._secure else 80)
+        self._credentials = credentials(access, WallClock())
+        self._auth = self._credentials.current()
+        self._headers = user_headers(access.user.value)
+        self._context: tuple[AuthHeaders, SSLContext] | None = None
+        self._idle: list[tuple[AuthHeaders, HTTPConnection]] = []
+        self._lock, self._slots = Lock(), BoundedSemaphore(self._policy.max_concurrent)
+
+    def send(self, request: Request, seconds: float | None = None) -> bytes:
+        """The body of the answer. Raises ApiError; NoAnswerInTimeError if there is none within `seconds`."""
+        limit = self._policy.timeout if seconds is None else seconds
+        end, pause, may_refresh = monotonic() + min(self._policy.retry_seconds, limit), _FIRST_RETRY_SECONDS, True
+        while True:
+            with self._slots:
+                auth = self._auth
+                answer = self._attempt(request, auth, limit)
+            if isinstance(answer, bytes):
+                return answer
+            error, temporary = answer
+            if isinstance(error, _RejectedError) and may_refresh and self._refreshed(auth):
+                may_refresh = False
+                continue
+            wait = max(pause * (0.5 + random()), error.retry_after or 0.0)  # noqa: S311 - jitter, not a secret
+            if not temporary or monotonic() + wait > end:
+                raise error
+            sleep(wait)
+            pause *= 2
+
+    def list(self, resource: Resource, scope: Selection) -> tuple[Any, ...]:
+        """All selected objects, read page by page. If a page token expires, one request reads the whole list again."""
+        query = selector_query(scope)
+        try:
+            return self._pages(resource, scope, query | {"limit": str(PAGE_SIZE)})
+        except GoneError:
+            return self._pages(resource, scope, query)
+
+    def _pages(self, resource: Resource, scope: Selection, query: dict[str, str]) -> tuple[Any, ...]:
+        path, token = collection_path(resource, scope.namespace), ""
+        items: list[Any] = []
+        while True:
+            more = {"continue": token} if token else {}
+            data = self.send(Request("list", resource.id, with_query(path, query | more), idempotent=True))
+            page, token = decode_page(resource, data)
+            items.extend(page.items)
+            if not token:
+                return tuple(items)
+
+    def close(self) -> None:
+        """Close the connections that no request uses."""
+        with self._lock:
+            while self._idle:
+                self._idle.pop()[1].close()
+
+    # -- one attempt ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self, request: Request, auth: AuthHeaders, seconds: float) -> bytes | tuple[ApiError, bool]:
+        """The body of the answer, or an error and whether a later attempt can succeed."""
+        end, connection = monotonic() + seconds, self._connection(auth)
+        is_new = connection.sock is None
+        try:
+            if is_new:
+                connection.timeout = seconds
+                connection.connect()
+                is_new = False
+            code, retry_after, data = self._exchange(connection, request, auth, end)
+        except (OSError, HTTPException) as problem:
+            connection.close()
+            return self._no_answer(problem, seconds, connecting=is_new)
+        if connection.sock is not None:
+            self._idle.append((auth, connection))
+        if 200 <= code < 300:
+            return data
+        error = error_of(decode_status(code, data), code, retry_after)
+        if code == 401:
+            return _RejectedError(f"the server does not know who we are: {error}"), False
+        return error, code >= 500 or isinstance(error, TooManyRequestsError)
+
+    def _connection(self, auth: AuthHeaders) -> HTTPConnection:
+        """An open connection that made no use of other credentials, or a new one."""
+        with self._lock:
+            while self._idle:
+                used, connection = self._idle.pop()
+                if used is auth:
+                    return connection
+                connection.close()
+            if not self._secure:
+                return HTTPConnection(self._host, self._port)
+            if self._context is None or self._context[0] is not auth:
+                self._context = auth, ssl_context(self._access.cluster, self._access.user, auth.key_pair)
+            return _TlsConnection(
+                self._host, self._port, self._context[1], self._access.cluster.value.tls_server_name or self._host
+            )
+
+    def _exchange(
+        self, connection: HTTPConnection, request: Request, auth: AuthHeaders, end: float
+    ) -> tuple[int, str, bytes]:
+        """Send the request. Return the HTTP code, the Retry-After header and the body, all of it before `end`."""
+        sock = connection.sock
+        sock.settimeout(_left(end))
+        connection.putrequest(request.method, self._prefix + request.path)
+        for name, value in (*self._headers, *auth.headers.items()):
+            connection.putheader(name, value)
+        connection.endheaders()
+        parts: list[bytes] = []
+        with connection.getresponse() as response:
+            sock.settimeout(_left(end))
+            while part := response.read1(_CHUNK_BYTES):
+                parts.append(part)
+                sock.settimeout(_left(end))
+            if response.length:  # `read1` does not notice that the connection ended too early
+                raise IncompleteRead(b"", response.length)
+            return response.status, response.getheader("Retry-After", ""), b"".join(parts)
+
+    def _no_answer(self, error: Exception, seconds: float, *, connecting: bool) -> tuple[ApiError, bool]:
+        what = what_happened(error, self._host, seconds)
+        if isinstance(error, IncompleteRead):
+            what = "the connection ended in the middle of the answer"
+        text = no_answer(self._access.server, self._access.origin, what, what_to_try(error) if connecting else "")
+        if isinstance(error, TimeoutError):
+            return NoAnswerInTimeError(text), True
+        if isinstance(error, SSLCertVerificationError):
+            return UntrustedError(text), False
+        return UnavailableError(text), True
+
+    def _refreshed(self, auth: AuthHeaders) -> bool:
+        """Get other credentials than `auth`, which the server rejected. Returns whether there are any."""
+        with self._lock:
+            if self._auth is auth and self._credentials.rejected(auth):
+                self._auth = self._credentials.current()
+            return self._auth is not auth
+
+
+class _RejectedError(ForbiddenError):
+    """The server does not accept the credentials."""
+
+
+class _TlsConnection(HTTPSConnection):
+    """A connection whose server can have another name than its host (`tls-server-name`)."""
+
+    def __init__(self, host: str, port: int, context: SSLContext, name: str) -> None:
+        super().__init__(host, port, context=context)
+        self._tls_context, self._name = context, name
+
+    def connect(self) -> None:
+        """Open the connection."""
+        HTTPConnection.connect(self)
+        self.sock = self._tls_context.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def _left(end: float) -> float:
+    left = end - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def together(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make the calls at the same time and return their results. Raises the error of the first call that failed.
+
+    Ctrl-C ends the wait at once: the threads do not delay the end of the process.
+    """
+    if len(calls) == 1:
+        return [calls[0]()]
+    done: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
+
+    def work(place: int) -> None:
+        try:
+            done.put((place, calls[place](), None))
+        except BaseException as error:  # the caller's thread raises it
+            done.put((place, None, error))
+
+    for place in range(len(calls)):
+        Thread(target=work, args=(place,), daemon=True).start()
+    results = sorted((done.get() for _ in calls), key=lambda one: one[0])
+    for _, _, error in results:
+        if error is not None:
+            raise error
+    return [result for _, result, _ in results]  # type: ignore[misc]

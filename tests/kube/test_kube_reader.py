@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocking client of commands that only read: answers, refusals, and servers that do not answer well."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Barrier, Event
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kube_server import SECRETS, Server, a_list, a_secret, access, drops, refuses, says, streams, text
+from msgspec.structs import replace
+
+from patience import PATIENCE
+from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
+from trainwright.kube.codec import Request
+from trainwright.kube.config import Access, ExecPlugin, UserEntry
+from trainwright.kube.proxied import ProxiedReader
+from trainwright.kube.reader import NoAnswerInTimeError, Reader, ReaderPolicy, reader, together
+from trainwright.runtime.ports import Selection
+
+GET = Request("get", "secrets", "/api/v1/secrets/a", idempotent=True)
+HURRY = ReaderPolicy(timeout=0.3, retry_seconds=0.0)
+PATIENT = ReaderPolicy(timeout=10.0, retry_seconds=5.0)
+
+
+async def read(made: Access, policy: ReaderPolicy = PATIENT, use: Callable[[Reader], Any] | None = None) -> Any:
+    """What a request in another thread returns: the server needs this one."""
+
+    def work() -> Any:
+        one = reader(made, policy)
+        try:
+            return one.send(GET) if use is None else use(one)
+        finally:
+            one.close()
+
+    return await asyncio.to_thread(work)
+
+
+async def test_an_answer_with_the_headers_of_the_user(server: Server) -> None:
+    server.says = [says({"kind": "Secret"})]
+    user = UserEntry(token="t", impersonate="me", impersonate_groups=["a", "b"])  # noqa: S106 - none
+
+    assert json.loads(await read(access(f"{server.url}/prefix", user))) == {"kind": "Secret"}
+    asked = server.asked[0]
+    assert (asked.method, asked.path) == ("GET", "/prefix/api/v1/secrets/a")
+    assert (asked.headers["Authorization"], asked.headers["Impersonate-User"]) == ("Bearer t", "me")
+    assert asked.headers.getall("Impersonate-Group") == ["a", "b"]
+
+
+async def test_connections_are_used_again(server: Server) -> None:
+    ports = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        ports.append(request.transport.get_extra_info("peername")[1])
+        return await says({})(request)
+
+    server.says = [answer]
+    await read(access(server.url), use=lambda one: [one.send(GET) for _ in range(3)])
+
+    assert len(ports) == 3
+    assert len(set(ports)) == 1
+
+
+async def test_a_long_list_is_read_page_by_page(server: Server) -> None:
+    server.says = [says(a_list(a_secret("a"), more="next")), says(a_list(a_secret("b")))]
+    found = await read(access(server.url), use=lambda one: one.list(SECRETS, Selection("ns", labels="x=y")))
+
+    assert [one["metadata"]["name"] for one in found] == ["a", "b"]
+    assert [asked.query.get("continue") for asked in server.asked] == [None, "next"]
+    assert {asked.query["labelSelector"] for asked in server.asked} == {"x=y"}
+
+
+async def test_a_list_whose_page_token_expired_is_read_at_once(server: Server) -> None:
+    expired = refuses(410, "Expired", "too old")
+    server.says = [says(a_list(a_secret("a"), more="next")), expired, says(a_list(a_secret("a"), a_secret("b")))]
+    found = await read(access(server.url), use=lambda one: one.list(SECRETS, Selection("ns")))
+
+    assert len(found) == 2
+    assert "limit" not in server.asked[-1].query
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [(403, "Forbidden", ForbiddenError), (404, "NotFound", NotFoundError), (500, "InternalError", ApiError)],
+)
+async def test_a_refusal_is_its_error(server: Server, code: int, reason: str, kind: type[ApiError]) -> None:
+    server.says = [refuses(code, reason, "the reason")]
+
+    with pytest.raises(kind, match=r"^the reason$"):
+        await read(access(server.url), HURRY)
+    assert len(server.asked) == 1
+
+
+async def test_an_answer_of_something_else_than_an_api_server(server: Server) -> None:
+    server.says = [text("<html>moved</html>", 302)]
+
+    with pytest.raises(ApiError, match="HTTP 302 without a reason: <html>moved</html>"):
+        await read(access(server.url))
+
+
+@pytest.mark.parametrize("first", [refuses(503, "ServiceUnavailable"), refuses(429, "TooManyRequests"), drops])
+async def test_a_temporary_failure_is_tried_again(server: Server, first: Any) -> None:
+    server.says = [first, says({})]
+
+    assert await read(access(server.url)) == b"{}"
+    assert len(server.asked) == 2
+
+
+async def test_a_server_that_asks_for_too_long_a_pause_is_not_asked_again(server: Server) -> None:
+    server.says = [refuses(503, "ServiceUnavailable", "later", Retry_After="60")]
+
+    with pytest.raises(UnavailableError, match="later"):
+        await read(access(server.url))
+    assert len(server.asked) == 1
+
+
+async def test_unknown_credentials(server: Server) -> None:
+    server.says = [refuses(401, "Unauthorized", "Unauthorized")]
+
+    with pytest.raises(ForbiddenError, match="the server does not know who we are: Unauthorized"):
+        await read(access(server.url, UserEntry(token="t")))  # noqa: S106 - none
+    assert len(server.asked) == 1
+
+
+async def test_a_rejected_token_file_is_read_again(server: Server, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.headers["Authorization"] == "Bearer new":
+            return await says({})(request)
+        token.write_text("new")
+        return await refuses(401, "Unauthorized")(request)
+
+    server.says = [answer]
+
+    assert await read(access(server.url, UserEntry(token_file=str(token)))) == b"{}"
+
+
+async def test_a_plugin_gives_the_token(server: Server) -> None:
+    version = "client.authentication.k8s.io/v1"
+    printed = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": {"token": "t"}})
+    plugin = ExecPlugin(sys.executable, version, ["-c", f"print({printed!r})"], interactive_mode="Never")
+    server.says = [says({})]
+
+    assert await read(access(server.url, UserEntry(exec=plugin))) == b"{}"
+    assert server.asked[0].headers["Authorization"] == "Bearer t"
+
+
+# -- no answer ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [[60.0], [b"x", 60.0], [b"x", *[0.05, b"x"] * 1000]], ids=["none", "stops", "drips"])
+async def test_an_answer_must_be_there_in_time(server: Server, chunks: list[bytes | float]) -> None:
+    server.says = [streams(chunks)]
+
+    with pytest.raises(NoAnswerInTimeError, match=rf"^no answer from {server.url}: none within 0.3 s$"):
+        await read(access(server.url), HURRY)
+
+
+async def test_a_caller_can_wait_for_less_time(server: Server) -> None:
+    server.says = [streams([60.0])]
+
+    with pytest.raises(NoAnswerInTimeError, match=r"none within 0.1 s"):
+        await read(access(server.url), use=lambda one: one.send(GET, 0.1))
+
+
+@pytest.mark.parametrize("length", [True, False], ids=["with its length", "in chunks"])
+async def test_a_truncated_answer_is_no_answer(server: Server, *, length: bool) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if length:
+            response.content_length = 100
+        await response.prepare(request)
+        await response.write(b'{"kind":')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    server.says = [answer]
+
+    with pytest.raises(UnavailableError, match="the connection ended in the middle of the answer"):
+        await read(access(server.url), HURRY)
+
+
+async def test_a_port_where_nothing_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        made = replace(access(f"http://127.0.0.1:{taken.getsockname()[1]}"), origin="context 'lab' of f")
+        with pytest.raises(UnavailableError, match=r"Connection refused; the address is from context 'lab' of f; not"):
+            await read(made, HURRY)
+
+
+async def test_a_name_that_does_not_resolve() -> None:
+    with pytest.raises(UnavailableError, match=r"the name nowhere.invalid does not resolve \(.*\); check the name"):
+        await read(access("https://nowhere.invalid:6443"), HURRY)
+
+
+async def test_a_server_without_tls(server: Server) -> None:
+    with pytest.raises(UnavailableError, match=r"no TLS connection \(.*\); check whether the server's address must"):
+        await read(access(server.url.replace("http:", "https:")), HURRY)
+
+
+# -- proxies and threads -----------------------------------------------------------------------------------------------
+
+
+async def test_a_proxy_is_used(server: Server) -> None:
+    server.says = [says({"by": "proxy"})]
+    made = replace(access("http://api.internal"), proxy=server.url)
+
+    assert json.loads(await read(made)) == {"by": "proxy"}
+    assert server.asked[0].headers["Host"] == "api.internal"
+    assert isinstance(reader(access(server.url)), Reader)
+    server.says = [streams([60.0])]
+    with pytest.raises(NoAnswerInTimeError, match=r"none within 0.1 s"):
+        await read(made, use=lambda one: isinstance(one, ProxiedReader) and one.send(GET, 0.1))
+
+
+def test_calls_run_at_the_same_time_and_keep_their_order() -> None:
+    meet = Barrier(3)
+
+    def call(number: int) -> int:
+        meet.wait(timeout=30)
+        return number
+
+    assert together([lambda number=number: call(number) for number in range(3)]) == [0, 1, 2]  # type: ignore[misc]
+
+
+def test_the_first_error_of_several_calls_is_raised() -> None:
+    later = Event()
+
+    def fails(text: str) -> None:
+        if text == "first":
+            later.wait(timeout=30)
+        else:
+            later.set()
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="first"):
+        together([lambda: None, lambda: fails("first"), lambda: fails("second")])
+
+
+@pytest.mark.parametrize("proxied", [False, True], ids=["direct", "proxy"])
+def test_ctrl_c_ends_a_command_that_waits_for_the_server(tmp_path: Path, *, proxied: bool) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        cluster = {"server": "http://api.internal", "proxy-url": address} if proxied else {"server": address}
+        config = {
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+            "clusters": [{"name": "a", "cluster": cluster}],
+        }
+        (tmp_path / "config").write_text(json.dumps(config))
+        words = [sys.executable, "-m", "trainwright", "explain", "demo", "--kubeconfig", str(tmp_path / "config")]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            silent.settimeout(PATIENCE)
+            connection, _ = silent.accept()
+            connection.settimeout(PATIENCE)
+            with connection:
+                assert connection.recv(3) == b"GET"
+                process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=PATIENCE) == ("", "\n")
+        assert process.returncode == 130
