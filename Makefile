@@ -38,6 +38,7 @@ bench: $(VENV)/.run  ## Measure reconcile and the embedded engine: see bench/REA
 	$(BIN)/python bench/store.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/embedded.py
+	$(BIN)/python bench/explain.py
 
 bench-operator: $(VENV)/.run  ## Measure the operator on a real API server, compared with a floor: a quarter of an hour
 	$(BIN)/python bench/operator

@@ -145,6 +145,11 @@ SCENARIOS = (
 
 #: Never the same in two places, where they are text.
 _ELSEWHERE = frozenset({"lastTransitionTime", "at", "accepted", "started", "running", "ended", "until", "uid", "node"})
+_ELSEWHERE |= {"begun", "start", "end"}
+#: Milliseconds of the history, and the nodes of an attempt.
+_MEASURED = frozenset({"productive", "nodes"})
+#: The class of an exit code above 128 depends on the signal, which a kubelet does not tell.
+_BY_SIGNAL = frozenset({"Crashed", "Killed"})
 #: By SIGTERM or SIGKILL, after they were deleted.
 _ENDED = (143, 137)
 
@@ -155,7 +160,11 @@ def plain(part: Any, key: str = "") -> Any:
         # What a pod that is removed still had to say may come too late to be told.
         unsaid = {"exitCode"} if part.get("exitCode") in _ENDED else set()
         # Our supervisor knows whether a signal ended the program; a kubelet does not tell.
-        unsaid |= {"signal"}
+        unsaid |= {"signal", *_MEASURED}
+        if part.get("code", 0) > 128:
+            unsaid |= {"message", "action"}
+        if key == "lost":
+            return sorted(part)
         return {name: plain(value, name) for name, value in part.items() if name not in unsaid}
     if isinstance(part, list):
         found = [plain(one) for one in part]
@@ -163,4 +172,7 @@ def plain(part: Any, key: str = "") -> Any:
         return (
             sorted(found, key=lambda one: (one["role"], one["attempt"], one["index"])) if key == "failures" else found
         )
-    return "…" if key in _ELSEWHERE and isinstance(part, str) else part
+    if key in ("class", "cause") and part in _BY_SIGNAL:
+        return "ProgramError"
+    elsewhere = (key in _ELSEWHERE and isinstance(part, str)) or key == "lost"
+    return "…" if elsewhere else part

@@ -8,16 +8,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
-from cluster_client import run
+from cluster_client import run, until
+from cluster_nodes import fake_nodes
+from cluster_operator import Operator, account, started
 from cluster_plane import ControlPlane
 
 ROOT = Path(__file__).parents[2]
 #: The state before jobs of other controllers were left alone.
 OLD = "a6f952f93ffc5536bc511bb5f59e110e6b0e9133"
+#: The last state in which jobs had no verdict and no history.
+WITHOUT_VERDICT = "6b4a4fb6ec51701d20a00a80b2cbfbee37bfdb09"
 
 
 class Version:
@@ -48,15 +54,50 @@ def this_version() -> Version:
     return Version("new", ROOT / "src")
 
 
-def old_version(folder: Path) -> Version:
-    """The one before, unpacked into that folder."""
+def old_version(folder: Path, commit: str = OLD) -> Version:
+    """The one of a commit, unpacked into that folder."""
     git = [shutil.which("git") or "git", "-C", str(ROOT)]
-    if subprocess.run([*git, "cat-file", "-e", f"{OLD}^{{commit}}"], capture_output=True, check=False).returncode:
+    if subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True, check=False).returncode:
         raise AssertionError(
-            f"commit {OLD} is not in this clone, so that nothing shows that an upgrade loses no count; fetch the whole"
-            " history with `git fetch --unshallow`"
+            f"commit {commit} is not in this clone, so that nothing shows that an upgrade loses no count; fetch the"
+            " whole history with `git fetch --unshallow`"
         )
-    packed = subprocess.run([*git, "archive", OLD, "src"], capture_output=True, check=True).stdout
+    packed = subprocess.run([*git, "archive", commit, "src"], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
     return Version("old", folder / "src")
+
+
+class UpgradeCluster(NamedTuple):
+    """A control plane with nodes, and two versions."""
+
+    plane: ControlPlane
+    old: Version
+    new: Version
+    config: Path
+    logs: Path
+    namespace: str
+    #: The user name of all operators here.
+    user: str
+
+    @contextmanager
+    def operator(self, version: Version, definitions: Version | None = None) -> Iterator[Operator]:
+        """Its definitions or those, then its operator, until the end of the block: then it is killed (SIGKILL)."""
+        (definitions or version).install_crds(self.plane)
+        words = ("--namespace", self.namespace, "--no-leader-elect")
+        log = self.logs / f"{version.name}.log"
+        with started(self.config, log, *words, env=version.env) as process:
+            yield process
+            assert process.alive, process.tail()
+        assert "Traceback" not in log.read_text()
+
+
+@contextmanager
+def upgrade_cluster(folder: Path, namespace: str, commit: str = OLD) -> Iterator[UpgradeCluster]:
+    """A cluster for this version and that of a commit, with two fake nodes and an account for operators."""
+    old, new = old_version(folder / "old", commit), this_version()
+    with ControlPlane(folder / "plane", first=old.install_crds) as plane, fake_nodes(plane, 2):
+        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        until(lambda: plane.find(f"/api/v1/namespaces/{namespace}/serviceaccounts/default"), "pods can be made")
+        user, config = account(plane, namespace, "operator")
+        yield UpgradeCluster(plane, old, new, config, folder, namespace, user)

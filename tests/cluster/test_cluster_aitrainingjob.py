@@ -34,7 +34,7 @@ def test_a_job_succeeds_within_its_budget_of_writes(
     trainings.kubectl("wait", "--for=jsonpath={.status.phase}=Succeed", "aitj/demo", "--timeout=100s")
 
     head, row = trainings.kubectl("get", "aitj").splitlines()
-    assert (head.split(), row.split()[:3]) == (["NAME", "PHASE", "RESTARTS", "AGE"], ["demo", "Succeed", "0"])
+    assert (head.split(), row.split()[:3]) == (["NAME", "PHASE", "RESTARTS", "AGE", "REASON"], ["demo", "Succeed", "0"])
     status = trainings.status("demo")
     steps = [step for step in trainings.steps("demo") if step != "Creating"]
     assert steps == ["Pending", "Running", *(["Terminating"] if clean == "All" else []), "Succeed"]

@@ -42,9 +42,9 @@ def test_get_shows_how_a_job_does(plane: ControlPlane, namespace: str) -> None:
     short = plane.kubectl("get", "gj", "-n", namespace).stdout.splitlines()
     wide = plane.kubectl("get", "genericjobs", "-n", namespace, "-o", "wide").stdout.splitlines()
 
-    assert short[0].split() == ["NAME", "PHASE", "AGE"]
+    assert short[0].split() == ["NAME", "PHASE", "AGE", "REASON"]
     assert short[1].split()[:2] == ["demo", "Running"]
-    assert wide[0].split() == ["NAME", "PHASE", "AGE", "RUNNING", "SUCCEEDED", "FAILED"]
+    assert wide[0].split() == ["NAME", "PHASE", "AGE", "REASON", "RUNNING", "SUCCEEDED", "FAILED", "MESSAGE"]
     assert wide[1].split()[3:] == ["3", "2", "1"]
 
 

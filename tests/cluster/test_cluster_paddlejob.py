@@ -33,7 +33,7 @@ def test_a_job_is_seen_with_kubectl_and_succeeds(jobs: Jobs, paddle: PaddleJobs)
     jobs.kubectl("wait", "--for=condition=Completed", "pdj/demo", "--timeout=100s")
 
     head, row = jobs.kubectl("get", "pdj").splitlines()
-    assert (head.split(), row.split()[:3]) == (["NAME", "STATUS", "MODE", "AGE"], ["demo", "Completed", "PS"])
+    assert (head.split(), row.split()[:3]) == (["NAME", "STATUS", "MODE", "AGE", "REASON"], ["demo", "Completed", "PS"])
     status = paddle.status("demo")
     assert [len(status[name]["refs"]) for name in ("ps", "worker")] == [1, 2]
     assert "resourceVersion" not in status["ps"]["refs"][0]

@@ -31,7 +31,7 @@ def test_a_job_succeeds_within_its_budget_of_writes_and_kubectl_can_wait_for_it(
     jobs.kubectl("wait", "--for=condition=Succeeded", "tfjob/demo", "--timeout=100s")
 
     head, row = jobs.kubectl("get", "tfjobs").splitlines()
-    assert (head.split(), row.split()[:2]) == (["NAME", "STATE", "AGE"], ["demo", "Succeeded"])
+    assert (head.split(), row.split()[:2]) == (["NAME", "STATE", "AGE", "REASON"], ["demo", "Succeeded"])
     assert conditions(jobs, "demo") == ["Created", "Running=False", "Succeeded"]
     calls = plane.audit(mark).where(user="operator", namespace=jobs.namespace)
     assert len(calls.writes) <= 2 * workers + 5, calls.writes.tally()

@@ -47,7 +47,7 @@ def test_get_shows_the_last_condition(plane: ControlPlane, namespace: str) -> No
 
     for version in VERSIONS:
         head, row = plane.kubectl("get", "-n", namespace, f"tfjobs.{version}.kubeflow.org").stdout.splitlines()
-        assert head.split() == ["NAME", "STATE", "AGE"]
+        assert head.split() == ["NAME", "STATE", "AGE", "REASON"]
         assert row.split()[:2] == ["demo", "Running"]
 
 

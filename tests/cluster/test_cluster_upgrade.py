@@ -7,7 +7,6 @@ every pod that ever was, so that a replica that is made twice is found whatever 
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,7 @@ from cluster_aitrainingjobs import AITrainingJobs, aitrainingjob, replicas
 from cluster_client import until
 from cluster_install import trainwright
 from cluster_jobs import Body, Jobs, job, pods_born, role
-from cluster_nodes import fake_nodes
-from cluster_operator import Operator, account, started
-from cluster_plane import ControlPlane
-from cluster_versions import Version, old_version, this_version
+from cluster_versions import UpgradeCluster, upgrade_cluster
 
 from trainwright.model.meta import ATTEMPT, INDEX
 from trainwright.model.units import parse_indexes
@@ -29,36 +25,10 @@ from trainwright.model.units import parse_indexes
 NAMESPACE = "upgrade"
 
 
-class UpgradeCluster(NamedTuple):
-    """A control plane with nodes, and both versions."""
-
-    plane: ControlPlane
-    old: Version
-    new: Version
-    config: Path
-    logs: Path
-
-    @contextmanager
-    def operator(self, version: Version) -> Iterator[Operator]:
-        """Its definitions, then its operator, until the end of the block: then it is killed (SIGKILL)."""
-        version.install_crds(self.plane)
-        words = ("--namespace", NAMESPACE, "--no-leader-elect")
-        log = self.logs / f"{version.name}.log"
-        with started(self.config, log, *words, env=version.env) as process:
-            yield process
-            assert process.alive, process.tail()
-        assert "Traceback" not in log.read_text()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpgradeCluster]:
-    folder = tmp_path_factory.mktemp("upgrade")
-    old, new = old_version(folder / "old"), this_version()
-    with ControlPlane(folder / "plane", first=old.install_crds) as plane, fake_nodes(plane, 2):
-        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        until(lambda: plane.find(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"), "pods can be made")
-        _, config = account(plane, NAMESPACE, "operator")
-        yield UpgradeCluster(plane, old, new, config, folder)
+    with upgrade_cluster(tmp_path_factory.mktemp("upgrade"), NAMESPACE) as cluster:
+        yield cluster
 
 
 def ledger(jobs: Jobs, name: str) -> Body:

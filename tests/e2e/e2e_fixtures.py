@@ -56,6 +56,12 @@ def workspace(request: pytest.FixtureRequest, tmp_path: Path, no_sandbox: str) -
 
 
 @pytest.fixture
+def either(tmp_path: Path, no_sandbox: str) -> Iterator[Workspace]:
+    """In the sandbox if this machine can have one, for tests that take long."""
+    yield from _workspace(tmp_path, "process" if no_sandbox else "sandbox", "")
+
+
+@pytest.fixture
 def sandbox(tmp_path: Path, no_sandbox: str) -> Iterator[Workspace]:
     """For tests that need the sandbox runtime."""
     yield from _workspace(tmp_path, "sandbox", no_sandbox)

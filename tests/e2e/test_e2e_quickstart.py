@@ -31,7 +31,7 @@ def test_the_quickstart_trains_to_success_and_leaves_nothing(workspace: Workspac
     folder = workspace.folder_of("quickstart")
     assert done.out.splitlines()[-1] == f"logs and final status: {folder}"
     assert workspace.left() == []
-    assert kept(folder) == ["events.jsonl", "logs", "replicas.jsonl", "run.json", "status.yaml"]
+    assert kept(folder) == ["events.jsonl", "logs", "replicas.jsonl", "run.json", "status.json", "status.yaml"]
     assert len([*folder.glob("logs/*/*.log")]) == 4
     assert "phase: Succeeded" in (folder / "status.yaml").read_text()
     assert [*workspace.work.iterdir()] == []
