@@ -32,6 +32,7 @@ TABLE = [
     ("restart-exit-code", "Failed", {"trainer": 1}, {"trainer-0 | try 1": 1, "trainer-0 | try 2": 0}),
     ("restart-on-node-fail-with-exit-code", "Succeed", {"trainer": 1}, {"trainer-0 | try 1": 1}),
     ("restart-always", "Succeed", {"trainer": 2}, {"trainer-0 | try 2": 1, "trainer-0 | try 3": 0}),
+    ("restart-budget", "Succeed", {"trainer": 2}, {"trainer-0 | try 2": 1}),
     ("scope-pod", "Succeed", {"trainer": 1}, {"| up, restarts 0": 3, "| up, restarts 1": 1, "trainer-1 | up": 2}),
     ("scope-replica", "Succeed", {"trainer": 1}, {"| up, restarts 0": 3, "| up, restarts 1": 2, "pserver-0 | up": 1}),
     ("scope-all", "Succeed", {"pserver": 1, "trainer": 1}, {"| up, restarts 0": 3, "| up, restarts 1": 3}),

@@ -3,21 +3,30 @@
 
 import json
 import os
+import re
 import signal
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+import sys
 from typing import Any
 
 from e2e_broken import BrokenJob, aitrainingjob, broken, files, paddlejob, tensorflow, tfjob
 from e2e_jobs import job, python, role, shell, worker
 from e2e_workspace import Workspace, until
 
+from patience import PATIENCE
 from trainwright.model.verdict import FailureClass as Class
 
 pytest_plugins = ["e2e_fixtures"]
 
-#: Commands that ask at the same time; each needs a processor for a moment.
-ASKERS = 4
+#: Explains several jobs with one start of Python, one JSON document for each.
+EXPLAIN_ALL = """
+import sys
+from trainwright.cli.main import run
+for name in sys.argv[1:]:
+    code = run(["explain", name, "-o", "json"])
+    assert code == 0, (name, code)
+"""
 
 
 def explained(workspace: Workspace, name: str = "e2e") -> dict[str, Any]:
@@ -26,6 +35,15 @@ def explained(workspace: Workspace, name: str = "e2e") -> dict[str, Any]:
     assert done.code == 0, done.said
     found: dict[str, Any] = json.loads(done.out)
     return found
+
+
+def all_explained(workspace: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:
+    """What `explain` says about each of these jobs."""
+    command = [sys.executable, "-c", EXPLAIN_ALL, *names]
+    done = subprocess.run(command, env=workspace.env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    texts = re.split(r"(?<=^})\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(names, (json.loads(text) for text in texts if text), strict=True))
 
 
 def wrong(row: BrokenJob, found: dict[str, Any]) -> str:
@@ -54,8 +72,7 @@ def test_the_first_line_names_the_true_cause(either: Workspace) -> None:
     done = either.run("run", either.write(*bodies))
 
     assert done.code == 1, done.said
-    with ThreadPoolExecutor(ASKERS) as askers:
-        told = dict(zip(table, askers.map(lambda name: explained(either, name), table), strict=True))
+    told = all_explained(either, list(table))
     bad = {name: why for name, row in table.items() if (why := wrong(row, told[name]))}
     assert not bad, "\n".join(f"{name}: {why}" for name, why in bad.items())
     assert len({row.body["kind"] for row in table.values()}) == 4
