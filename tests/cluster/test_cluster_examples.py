@@ -72,7 +72,7 @@ def _train(jobs: Jobs, name: str, last: str) -> None:
     jobs.kubectl("wait", f"--for=condition={last}", f"tfjob/{name}", "--timeout=100s")
 
     assert jobs.kubectl("get", "tfjobs", "-o", "name").split() == [f"tfjob.kubeflow.org/{name}"]
-    assert jobs.kubectl("get", "tfjob", name).split()[4] == last
+    assert jobs.kubectl("get", "tfjob", name).splitlines()[1].split()[1] == last
     warnings = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=TFJob", "-o", "name")
     if last != "Created":  # a job whose pods have no place is told why, sooner or later
         assert jobs.kubectl(*warnings) == ""
