@@ -75,7 +75,7 @@ def replica_reports(evidence: JobEvidence, view: JobView) -> Iterator[ReplicaRep
 
 
 def _reason(found: PodCondition) -> str:
-    """The reason, for a container that its node restarts in place also the word for this: the replica is Running."""
+    """The reason. If a kubelet restarts a container in place, the phase comes first: the replica counts as Running."""
     return f"{found.phase}: {found.reason}" if found.phase == BACKING_OFF else found.reason
 
 
