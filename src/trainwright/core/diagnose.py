@@ -206,7 +206,7 @@ def end_verdict(view: Snapshot, outcome: Outcome, ended: Iterable[EndedReplica] 
 
 
 def _with_limit(view: Snapshot, outcome: Outcome, verdict: Verdict) -> Verdict:
-    """Add the restart limit that ended the job to the message, and to the action that it can be raised."""
+    """Add the restart limit that ended the job to the message, and the advice to raise this limit to the action."""
     job = view.job
     rates = [rate_budget.as_written(job, name) for name in job.restart_rates]
     limit = next((text for text in rates if text in outcome.message), f"backoffLimit: {job.lifecycle.backoff_limit}")

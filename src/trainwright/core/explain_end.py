@@ -14,7 +14,7 @@ from trainwright.model.verdict import FailureClass
 
 
 def left_alone(facts: JobFacts) -> Answer | None:
-    """Explain a job that Trainwright does not touch."""
+    """Explain a job that Trainwright does not manage."""
     job = facts.job
     if job.unmanaged:
         text = "is managed by another controller, as its manifest says: Trainwright changes nothing"

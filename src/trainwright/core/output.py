@@ -4,7 +4,7 @@
 A sign is a known pattern of an error. The last line with a sign counts, because the last error that a program reports
 is usually the one that ends it. There are four exceptions: errors that Python ignores, lines that only report the
 failure of another process, an error that another error caused, and the output of several ranks in one log, in which
-the first failed rank counts.
+the first rank counts whose failure is not a consequence of another one.
 """
 
 import re

@@ -75,7 +75,7 @@ def replica_reports(evidence: JobEvidence, view: JobView) -> Iterator[ReplicaRep
 
 
 def _reason(found: PodCondition) -> str:
-    """The reason. If a kubelet restarts a container in place, the phase comes first: the replica counts as Running."""
+    """The reason. While a container waits for its restart in place, the phase is added: the state is only Running."""
     return f"{found.phase}: {found.reason}" if found.phase == BACKING_OFF else found.reason
 
 

@@ -209,7 +209,7 @@ class SimulatedCluster(DocumentWorld):
                     self.unplace(name, f"0/{self.scenario.nodes} nodes are available")
                     if pod.metadata.uid in self._current:
                         self._news.append(("unplaced", self._current[pod.metadata.uid]))
-                    # The operator counts waiting time from a report in the past, so it must look again.
+                    # The operator counts the waiting time only from a report in the past, so another pass must follow.
                     self._in(_REPORT_SECONDS, _nothing)
                 continue
             load[node] += 1
