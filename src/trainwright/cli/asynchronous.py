@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the coroutine of a command in a new event loop.
 
-`asyncio.run` alone has a gap: until it has installed its own handler, Ctrl-C raises KeyboardInterrupt in the middle of
-the creation of the event loop. Python then prints a traceback about the half-made loop, and a warning about a coroutine
-that nobody awaits. Here Ctrl-C waits until the coroutine runs; asyncio turns it into a cancellation there. The process
-must have one thread only: Python handles a signal that another thread receives at once.
+`asyncio.run` alone is not enough: until it has installed its own signal handler, Ctrl-C raises KeyboardInterrupt while
+asyncio creates the event loop. Python then prints a traceback about the incomplete loop, and a warning about a
+coroutine that was never awaited. So this module blocks SIGINT until the coroutine runs; then asyncio turns Ctrl-C into
+a cancellation. The process must have only one thread: SIGINT stays unblocked in other threads, and Python would handle
+it immediately.
 """
 
 import asyncio

@@ -61,7 +61,7 @@ _LOCAL = {
 def advise(cause: Cause, found: Diagnosis, place: RunPlace) -> str:
     """Return what to do about a failure; empty if the cause already says all."""
     if found.action != ACTIONS.get(found.failure_class):
-        return found.action  # a sign of its own has its own advice
+        return found.action  # the sign has its own action, not the usual one of its class
     if found.failure_class in (FailureClass.KILLED, FailureClass.CRASHED):
         return _about_signal(cause) or found.action
     if found.failure_class is FailureClass.OUT_OF_MEMORY and place.by_command is not None:

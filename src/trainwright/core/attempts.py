@@ -35,8 +35,8 @@ LONGEST_BACKOFF_SECONDS = 60.0
 BACKOFF_RESET_SECONDS = 600.0
 #: Maximum number of holds per role. If there are more, the two earliest are merged, so that the ledger stays small.
 MAX_HOLDS = 32
-#: The ledger counts a restart under this key if another role caused it and its cause uses no budget of that role. It
-#: must not use the budget of this role either.
+#: The ledger of a role counts a restart under this key if another role caused the restart and the cause uses no budget
+#: of that other role. Such a restart must not use the budget of this role either.
 FREE_CASCADE = "Cascade"
 
 

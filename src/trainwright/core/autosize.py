@@ -250,7 +250,7 @@ def size_wakes(view: Snapshot) -> list[Time]:
         if role.is_autosized and not group.all_running:
             refused = _quota_refusal(view, role, group)
             waits = [_unplaced_since(view, replica, refused) for replica in group.replicas]
-            # Without a reason, nothing says yet that no node fits; the report that says so causes the next pass.
+            # A pod without a reason needs no timer: when the scheduler reports that no node fits, a pass follows.
             times += [after(since, sizing.patience) for since, why in waits if since is not None and why]
     return times
 

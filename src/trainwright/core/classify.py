@@ -149,8 +149,8 @@ def disruption(pod: Pod) -> Cause | None:
     status = pod.status
     for condition in status.conditions or ():
         if condition.type == "DisruptionTarget" and condition.status == "True":
-            # A kubelet sets the same reason for evictions, preemptions and node shutdowns. The pod's reason tells them
-            # apart.
+            # A kubelet sets the same reason for evictions, preemptions and node shutdowns. `status.reason` of the pod
+            # is different for each of them.
             told = condition.reason if condition.reason != _BY_KUBELET else status.reason or condition.reason
             message = brief(condition.message or status.message)
             return Cause(CauseKind.DISRUPTED, reason=told, message=message, node=pod.spec.node_name)
@@ -207,7 +207,7 @@ def exit_cause(pod: Pod, container: ContainerStatus, end: Terminated) -> Cause:
         code=end.exit_code,
         signal=_signal(end),
         reason=end.reason,
-        # The end of the message: with FallbackToLogsOnError it is the end of the log, and the last line has the error.
+        # Keep the end of the message: with FallbackToLogsOnError it is the end of the log, which has the error.
         message=brief(end.message[-LONGEST_MESSAGE:]),
         container=container.name,
         node=pod.spec.node_name,

@@ -77,7 +77,7 @@ _BY_CAUSE = {
 }
 
 
-#: The diagnosis of a program that ended itself and said nothing.
+#: The diagnosis of a program that ended itself and left no output.
 _SILENT_EXIT = Diagnosis(FailureClass.PROGRAM_ERROR, action=ACTIONS[FailureClass.PROGRAM_ERROR])
 
 
@@ -105,7 +105,7 @@ def diagnose(cause: Cause, lines: Iterable[str] = ()) -> Diagnosis:
 
 
 def _find_sign(cause: Cause, message: Sequence[str], log: Sequence[str]) -> FoundSign | None:
-    """Return the sign in the log, or in the termination message if it says something else."""
+    """Return the sign in the log, or that in the termination message if its class is another one and more special."""
     in_log, in_message = find_sign(log, _code(cause)), find_sign(message, _code(cause))
     if in_log is None or in_message is None:
         return in_log or in_message
@@ -118,7 +118,7 @@ def _is_general(found: FoundSign) -> bool:
 
 
 def _explains_signal(cause: Cause, found: FoundSign) -> bool:
-    """Return whether a line says why the signal came: a special error that aborts the program, or a failed probe."""
+    """Return whether a line explains the signal: a special error that aborts the program, a kill, or shared memory."""
     aborted = _signal_number(cause) == _SIGABRT and not _is_general(found)
     return aborted or found.sign.failure_class in (FailureClass.KILLED, FailureClass.SHARED_MEMORY)
 
@@ -146,7 +146,7 @@ def _class_of_cause(cause: Cause) -> FailureClass:
 
 
 def removal_class(view: Snapshot) -> FailureClass:
-    """Return why pods are being deleted: what the first of them says, or else that another client deletes them."""
+    """Return why pods are being deleted: the disruption that the first such pod reports, or else `DELETED`."""
     if view.ledger.phase is not Phase.RESTARTING or view.ledger.verdict is not view.stored.verdict:
         return FailureClass.DELETED  # no pod is being deleted, or the new verdict says why
     pods = (one.pod for role in view.roles for one in role.replicas if one.state is State.STOPPING)
@@ -206,11 +206,11 @@ def end_verdict(view: Snapshot, outcome: Outcome, ended: Iterable[EndedReplica] 
 
 
 def _with_limit(view: Snapshot, outcome: Outcome, verdict: Verdict) -> Verdict:
-    """Name the limit because of which this failure was the last one."""
+    """Add the restart limit that ended the job to the message, and the advice to raise this limit to the action."""
     job = view.job
     rates = [rate_budget.as_written(job, name) for name in job.restart_rates]
     limit = next((text for text in rates if text in outcome.message), f"backoffLimit: {job.lifecycle.backoff_limit}")
-    # The limit must not be cut off, so a long message of the program is.
+    # The text about the limit must be complete, so a long message of the program is cut instead.
     message = brief(verdict.message, LONGEST_SENTENCE - len(outcome.message) - 2)
     action = f"{verdict.action}; to allow more restarts, raise {limit}"
     return replace(verdict, message=f"{message}; {outcome.message}", action=brief(action, LONGEST_SENTENCE))
@@ -240,8 +240,8 @@ def _decisive_failure(view: Snapshot, outcome: Outcome, ended: Iterable[EndedRep
     if outcome.failure is not None and outcome.failure.cause.why is not CauseKind.COMPLETED:
         return outcome.failure
     if outcome.reason is not Reason.BACKOFF_LIMIT:
-        return None  # a rule decided that names no failed replica
-    # Kubelets forget why they restarted a container when the next one ends.
+        return None  # a rule decided the end, and it names no failed replica
+    # A pod keeps only the last end of each container, so an earlier failure is known only from the ledger.
     return next(reversed(view.ledger.failures), None)
 
 
@@ -285,8 +285,8 @@ def _one_line(text: str) -> str:
 def first_failed(ended: Iterable[EndedReplica]) -> EndedReplica | None:
     """Return the replica that failed first.
 
-    End times have seconds, or are not exact. So of several in the same second, a failure that is rarely a consequence
-    of another one wins.
+    Many end times are whole seconds, and some are not exact. So among the failures of the first second, the function
+    prefers one that is rarely a consequence of another failure.
     """
     failed = [one for one in ended if one.cause.why is not CauseKind.COMPLETED]
     if len(failed) < 2:
@@ -298,7 +298,7 @@ def first_failed(ended: Iterable[EndedReplica]) -> EndedReplica | None:
 
 
 def doubt(found: Diagnosis) -> int:
-    """Return how likely the failure of another replica caused this one. 0: unlikely, 1: nothing is known, 2: likely."""
+    """Return how likely another replica's failure caused this one: 0 is unlikely, 1 is not known, 2 is likely."""
     if found.failure_class in CONSEQUENCES:
         return 2
     return int(found.failure_class is FailureClass.PROGRAM_ERROR and not found.line)

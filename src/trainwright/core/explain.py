@@ -82,8 +82,9 @@ def explain(facts: JobFacts) -> Explanation:
 def failure_to_quote(ledger: Ledger, pods: Iterable[Pod] = ()) -> Failure | None:
     """Return the failure whose log an explanation quotes: the first failure of the last restart or of the end.
 
-    None if no replica caused it, or if the job has succeeded. With `pods`, a container that its node restarts in place
-    counts as a failure too.
+    After a deadline, it is the latest failure before the end. None if no replica caused the restart or the end, if the
+    job has succeeded, or if it is suspended. With `pods`, a container that its node restarts in place counts as a
+    failure too.
     """
     outcome, verdict = ledger.outcome, ledger.verdict
     if (outcome is not None and outcome.result is Result.SUCCEEDED) or ledger.phase is Phase.SUSPENDED:
@@ -105,7 +106,7 @@ def failure_to_quote(ledger: Ledger, pods: Iterable[Pod] = ()) -> Failure | None
 def failures_to_quote(ledger: Ledger, pods: Iterable[Pod] = ()) -> tuple[Failure, ...]:
     """Return the failure to quote, and after it the other failures that the same pass saw.
 
-    End times have seconds, and the log is not known to the pass. So any of them may be the true cause.
+    Many end times are whole seconds, and a pass reads no logs. So any of these failures may be the true cause.
     """
     first = failure_to_quote(ledger, pods)
     if first is None:

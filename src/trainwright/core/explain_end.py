@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a job that has ended, or on which nothing works: what decided it, and the first failed replica."""
+"""Explain a job that has ended, or that nothing manages: what decided its end, and the first failed replica."""
 
 from trainwright.core import diagnose
 from trainwright.core.budget_report import BudgetOwner, budget_states
@@ -14,7 +14,7 @@ from trainwright.model.verdict import FailureClass
 
 
 def left_alone(facts: JobFacts) -> Answer | None:
-    """Explain a job that Trainwright does not touch."""
+    """Explain a job that Trainwright does not manage."""
     job = facts.job
     if job.unmanaged:
         text = "is managed by another controller, as its manifest says: Trainwright changes nothing"
@@ -109,7 +109,7 @@ def _others_sentence(facts: JobFacts, account: FailureAccount) -> str:
 
 
 def stopped(facts: JobFacts) -> Answer | None:
-    """Explain a job without an outcome on which nothing works any more, or that is being deleted."""
+    """Explain a job without an outcome that is being deleted or was deleted, or whose run has ended."""
     job = facts.job
     if facts.was_deleted or (job.deleting and not facts.stopped):
         text = "was deleted before it ended" if facts.was_deleted else "is being deleted"

@@ -117,7 +117,7 @@ def awaiting(facts: JobFacts, obstacles: tuple[Obstacle, ...]) -> Answer:
 
 
 def find_obstacles(facts: JobFacts) -> tuple[Obstacle, ...]:
-    """Return what keeps replicas from running. Reasons that somebody must remove come first."""
+    """Return what keeps replicas from running. Obstacles that a user must remove come first."""
     found = waiting.obstacles(facts.job, facts.status, facts.refusals, facts.now, facts.extras)
     told = [_with_warning(facts, one) for one in found]
     return tuple(sorted(told, key=lambda one: one.failure_class is FailureClass.NONE))

@@ -59,9 +59,9 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     suspended_by: str = ""
     #: The command that resumes the job where it runs.
     resume_command: str = ""
-    #: Why nothing works on the job any more although it has no outcome; empty: something does.
+    #: Why the run of the job ended although the job has no outcome; empty: the job is still managed, or it has ended.
     stopped: str = ""
-    #: The last event about the job, with its time. It is told if nothing better is known.
+    #: The last event about the job, with its time. The explanation quotes it if nothing better is known.
     last_event: str = ""
     #: The job was deleted before it ended.
     was_deleted: bool = False

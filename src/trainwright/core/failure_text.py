@@ -42,7 +42,7 @@ _OOM_REASON = "OOMKilled"
 
 
 class FailureAccount(Struct, frozen=True, gc=False):
-    """One failure, diagnosed with all that is known: the termination message, and the log if it was read."""
+    """One failure, diagnosed with the termination message, and with the log if it was read."""
 
     failure: Failure
     diagnosis: Diagnosis

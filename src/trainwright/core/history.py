@@ -2,12 +2,13 @@
 """Where the time of a job goes: productive or lost, by cause, and the record of each attempt.
 
 Time is productive while the job is `Running`: all its replicas run or have finished. All other time is lost: until the
-first start, during a suspension, and from a failure until all replicas run again. The accounts close when the phase
-changes or a new failure restarts a part of the job. Both are stored at once anyway, so the history costs no write.
+first start, during a suspension, and from a failure until all replicas run again. The history is updated when the
+phase changes or a new failure restarts a part of the job. The operator stores both changes at once in any case, so the
+history needs no additional write.
 
 An attempt of the job ends with each restart, whatever its scope and cause: also if a resize restarts replicas, or if
-another client has deleted a pod of a running job. Lost + productive time always equals the time since the job was
-accepted, because both are differences of the same points in time.
+another client has deleted a pod of a running job. A suspension and the end of the job end it too. Lost + productive
+time always equals the time since `begun`, because both are differences of the same points in time.
 """
 
 from datetime import timedelta
@@ -70,9 +71,9 @@ def record(
     now: Time,
     removed: FailureClass = FailureClass.DELETED,
 ) -> Ledger:
-    """Return the ledger with its history up to date, after `has_changed`.
+    """Return the ledger with its history up to date. Only necessary if `has_changed` is true.
 
-    `nodes` are those of the current pods, and `removed` says why pods are being deleted, if any are.
+    `nodes` are the nodes of the current pods, and `removed` says why pods are being deleted, if any are.
     """
     history, now = ledger.history, _whole_milliseconds(now)
     if history.until is None:
@@ -105,7 +106,7 @@ def record(
 def unanswered_removal(history: History) -> FailureClass:
     """Return why pods of a running job were deleted, if no restart has followed since; otherwise no class.
 
-    The attempt has ended with the deletion. The restart that follows when the pods are gone must not end another one.
+    The deletion has ended the attempt. The restart that follows when the pods are gone must not end the next attempt.
     """
     if len(history.attempts) < 2:
         return FailureClass.NONE
@@ -114,12 +115,12 @@ def unanswered_removal(history: History) -> FailureClass:
 
 
 def has_changed(stored: Ledger, ledger: Ledger) -> bool:
-    """Return whether an account closes: the phase or the verdict is another one."""
+    """Return whether the phase or the verdict has changed, so that the history must be updated."""
     return ledger is not stored and (ledger.phase is not stored.phase or ledger.verdict != stored.verdict)
 
 
 def _close_interval(history: History, now: Time) -> History:
-    """Count the time since the last change under what it was lost to, or as productive."""
+    """Add the time since the last change to the lost time of its cause, or to the productive time."""
     end = max(_whole_milliseconds(now), history.until or now)
     spent = _milliseconds(history.until, end)
     if not history.now_lost_to:
@@ -153,7 +154,7 @@ def _lost_to(stored: Ledger, ledger: Ledger, new: Verdict | None, removed: Failu
     if ledger.phase is not Phase.RESTARTING:
         return LossKind.START
     resized = [role.size for role in stored.roles] != [role.size for role in ledger.roles]
-    # No failure, and yet a replica is missing: another client has deleted its pod.
+    # Nothing failed, but a replica is missing: somebody else deleted its pod, and `removed` says why.
     return FailureClass.RESIZED if resized else removed
 
 

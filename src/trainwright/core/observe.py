@@ -98,7 +98,7 @@ Slots = dict[int, tuple[int, Pod]]
 
 
 class SortedPods(Struct, frozen=True, gc=False):
-    """The pods of a job by role and index, and the pods that have no place there. No attempt in the ledger matters."""
+    """The pods of a job by role and index, and all other pods. Does not depend on the attempts in the ledger."""
 
     slots: dict[str, Slots]
     leftovers: list[StalePod]

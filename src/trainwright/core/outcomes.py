@@ -108,7 +108,7 @@ def _ranks(ranks: tuple[int, ...], tally: RoleTally, hits: Set[int], misses: Set
     return Truth.YES if ranks and all(rank in hits for rank in ranks) else Truth.OPEN
 
 
-#: What the cluster deletes pods for.
+#: The classes of deletions that the cluster made, not a user.
 _DISRUPTIONS = (FailureClass.PREEMPTED, FailureClass.DISRUPTED)
 _ENDED = (State.FAILED, State.LOST, State.SUCCEEDED)
 
@@ -171,9 +171,9 @@ def _ended(view: Snapshot, role: Role, group: RoleState) -> Iterator[tuple[Repli
 
 
 def _removal(view: Snapshot, replica: ReplicaState) -> Cause:
-    """Return the cause of a deletion. Its reason says what the pod was deleted for, if the pod said that.
+    """Return the cause of a deletion. Its reason is the disruption that the pod reported, if it reported one.
 
-    A pod that is gone says nothing any more, but the history knows why the pods of a running job were deleted.
+    If the pod is gone, the reason comes from the history, which records why pods of a running job were deleted.
     """
     told = classify.disruption(replica.pod) if replica.pod is not None else None
     known = history.unanswered_removal(view.stored.history)

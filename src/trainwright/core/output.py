@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the line of a program's output that shows why it failed.
 
-The last line with a sign counts, since programs report the error that ends them last. There are four exceptions: errors
-that Python ignores, lines that only report the failure of another process, an error that another error caused, and the
-output of several ranks in one log, of which the first that failed counts.
+A sign is a known pattern of an error. The last line with a sign counts, because the last error that a program reports
+is usually the one that ends it. There are four exceptions: errors that Python ignores, lines that only report the
+failure of another process, an error that another error caused, and the output of several ranks in one log, in which
+the first rank counts whose failure is not a consequence of another one.
 """
 
 import re
@@ -28,7 +29,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _IGNORED = "Exception ignored in"
 _CAUSED = "The above exception was the direct cause of the following exception:"
 _MEANWHILE = "During handling of the above exception, another exception occurred:"
-#: Most exceptions of one chain that are read.
+#: Maximum number of causes that are followed in one chain of exceptions.
 _MOST_CAUSES = 16
 
 
@@ -79,7 +80,7 @@ def _clean(line: str) -> tuple[str, str]:
 
 
 def _without_ignored(texts: Sequence[str]) -> list[str]:
-    """Return the lines without the errors that Python ignores, because nobody could handle them."""
+    """Return the lines without the errors that Python ignores (`Exception ignored in`): they end no program."""
     kept: list[str] = []
     ignoring = False
     for text in texts:

@@ -70,7 +70,7 @@ def _retry_unplaced(view: Snapshot) -> Snapshot:
         placeless = [one.index for one in starting if one.pod is not None and not one.pod.spec.node_name]
         new = entry
         if placeless:
-            # The new attempts have not existed yet. Otherwise their missing pods would look as if they were deleted.
+            # Lower `reached`: no pod of the new attempts has existed yet. Otherwise they would count as deleted.
             new = replace(attempts.retry_replicas(entry, placeless), reached=min(entry.reached, *placeless))
         cap = new.ceiling
         entries.append(replace(new, ceiling=replace(cap, tries=0)) if cap is not None and cap.tries else new)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restart budgets that refill: N restarts per time window, by annotations that every kind understands.
 
-There is one budget for failures of the program and one for causes outside of it (node, preemption, eviction). Each
-restart spends one unit; productive time pays it back, N units per window. So a job that runs well for a whole window
-has its full budget again, and a job that fails at once uses it up. A limit of the kind itself takes precedence: a
-restart that such a limit counts uses no budget here.
+There is one budget for failures of the program and one for causes outside of it (node, preemption, eviction).
+Productive time refills a budget: N restarts per window. So a job that runs well for a whole window has its full budget
+again, and a job that fails soon after each start uses it up. A limit of the kind itself takes precedence: a restart
+that such a limit counts uses no budget here.
 
-The unit is a thousandth of a restart, and productive time is that of the history, so the ledger holds whole numbers.
+The ledger stores thousandths of a restart and the productive milliseconds of the history, so all values are integers.
 """
 
 from collections.abc import Iterable
@@ -92,7 +92,7 @@ def charge_in_place(view: Snapshot) -> Snapshot:
 
 
 def is_overspent(view: Snapshot) -> bool:
-    """Return whether restarts by kubelets, which nobody can refuse, have exceeded the budget."""
+    """Return whether restarts by kubelets, which the operator cannot prevent, have exceeded the budget."""
     return PROGRAM_BUDGET in view.job.restart_rates and _left(view, PROGRAM_BUDGET) < 0
 
 
@@ -112,7 +112,7 @@ def restarts_spent(job: Job, ledger: Ledger, name: str, now: Time) -> tuple[int,
     rate, known = job.restart_rates[name], ledger.budgets.get(name, SpentBudget())
     units = _used(known, rate, history.productive_until(ledger, now))
     used = -(-units // _UNIT)
-    # With more restarts by kubelets than the budget has, several must be paid back first.
+    # If kubelets made more restarts than the budget allows, the excess must be refilled first.
     missing = units - (min(used, rate.restarts) - 1) * _UNIT
     return used, missing * rate.seconds / (rate.restarts * _UNIT) if used and rate.restarts else 0.0
 
@@ -127,7 +127,7 @@ def _left(view: Snapshot, name: str) -> int:
 
 
 def _used(known: SpentBudget, rate: RestartRate, productive: int) -> int:
-    """Return the units that are used now: those that were used then, without what productive time has paid back."""
+    """Return the used thousandths of a restart: those at the last charge, minus the refill by productive time since."""
     paid = (productive - known.productive) * rate.restarts * _UNIT // int(rate.seconds * 1000)
     return max(known.spent - max(paid, 0), 0)
 

@@ -35,7 +35,7 @@ def _live(view: Snapshot) -> Plan:
     outcome = outcomes.decide(settled)
     if outcome is not None:
         ended = lifecycle.finished(lifecycle.end(settled.view, outcome, settled.ended))
-        assert ended is not None  # noqa: S101 - an outcome is there, so the step answers; for the type checker
+        assert ended is not None  # noqa: S101 - for the type checker: the job has an outcome, so the step returns
         return ended
     view = ports.assign_ports(
         lifecycle.advance(autosize.apply_resizes(autosize.fit_sizes(restart.apply_restarts(settled))))

@@ -29,7 +29,7 @@ def _sign(failure_class: FailureClass, *patterns: str, action: str = "", report:
     return Sign(failure_class, pattern, action or ACTIONS[failure_class], frozenset(map(int, codes.split())), report)
 
 
-#: What to do about each class, if the text of the program says no more.
+#: What to do about each class, unless a sign in the output has its own action.
 ACTIONS = {
     FailureClass.NODE_LOST: "check the node; nothing in the program caused this",
     FailureClass.DEVICE_FAILED: "have the GPUs of the node checked; nothing in the program caused this",
@@ -163,7 +163,8 @@ SIGNS: tuple[Sign, ...] = (
     ),
 )
 
-#: Every line with a sign has one of these words, in lower case. Most lines of a log have none, so they cost no time.
+#: Every line with a sign contains one of these words, in lower case. Most lines of a log contain none of them, and then
+#: the slow comparison with all patterns is left out.
 WORDS = (
     *(
         "error",

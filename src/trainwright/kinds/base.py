@@ -35,8 +35,8 @@ class Column(Struct, frozen=True):
     priority: int = 0
 
 
-#: Why a job failed or was last restarted; empty before the first restart, and after a success. It follows the columns
-#: of the original controllers, so that scripts find those at their places.
+#: Why a job failed or was last restarted; empty before the first restart, and after a success. This column
+#: comes after those of the original controllers, so that scripts find the original columns at the same positions.
 REASON = Column("Reason", "string", ".status.trainwright.verdict.class")
 MESSAGE = Column("Message", "string", ".status.trainwright.verdict.message", priority=1)
 

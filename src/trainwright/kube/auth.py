@@ -31,7 +31,7 @@ class Credentials(Protocol):
         ...
 
     def current(self) -> AuthHeaders:
-        """The same for a caller without an event loop."""
+        """The same credentials as `auth_headers`, for a caller without an event loop."""
         ...
 
     def rejected(self, auth: AuthHeaders) -> bool:
@@ -65,7 +65,7 @@ class StaticCredentials:
         return self._auth
 
     def current(self) -> AuthHeaders:
-        """The same for a caller without an event loop."""
+        """The same credentials as `auth_headers`, for a caller without an event loop."""
         return self._auth
 
     def rejected(self, auth: AuthHeaders) -> bool:

@@ -65,7 +65,7 @@ class PluginCredentials:
             return self._auth
 
     def current(self) -> AuthHeaders:
-        """The same for a caller without an event loop."""
+        """The same credentials as `auth_headers`, for a caller without an event loop."""
         return asyncio.run(self.auth_headers())
 
     def rejected(self, auth: AuthHeaders) -> bool:

@@ -53,8 +53,8 @@ class ReaderPolicy(Struct, frozen=True):
     timeout: float = 15.0
     #: Maximum seconds from the first attempt to the last retry.
     retry_seconds: float = 2.0
-    #: Each concurrent request needs a TLS connection of its own, which takes longer than the request if the server is
-    #: near.
+    #: Maximum number of concurrent requests. Each needs its own TLS connection, and if the server is near, opening a
+    #: connection takes longer than a request.
     max_concurrent: int = 4
 
 
@@ -156,7 +156,7 @@ class Reader:
         return error, code >= 500 or isinstance(error, TooManyRequestsError)
 
     def _connection(self, auth: AuthHeaders) -> HTTPConnection:
-        """An open connection that made no use of other credentials, or a new one."""
+        """An idle connection that was used only with these credentials, or a new one. Closes other idle connections."""
         with self._lock:
             while self._idle:
                 used, connection = self._idle.pop()

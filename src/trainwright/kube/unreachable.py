@@ -10,7 +10,7 @@ _NETWORK = "your VPN or firewall"
 
 
 def no_answer(server: str, origin: str, what: str, todo: str) -> str:
-    """The whole text. `origin` says where the address is from; it and `todo` can be empty."""
+    """The whole text. `origin` says where the address is from. `origin` and `todo` can be empty."""
     text = f"no answer from {server}: {what}"
     text += f"; the address is from {origin}" if origin else ""
     return f"{text}; {todo}" if todo else text

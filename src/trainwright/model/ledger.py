@@ -177,7 +177,7 @@ class SpentBudget(Wire, frozen=True, gc=False):
     spent: int = 0
     #: Productive milliseconds of the job at that time.
     productive: int = 0
-    #: Restarts by kubelets inside the current pods that are charged.
+    #: How many restarts by kubelets inside the current pods are already charged.
     in_place: int = 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job remembers about its failures: the verdict on the last restart or end, and the history of its attempts.
 
-Both are parts of the ledger. They change only together with a phase, a failure or an outcome, so they cost no write of
-their own. All front ends render these values; none of them computes its own.
+Both are parts of the ledger. They change only together with a phase, a failure or an outcome, so they need no
+additional write. All commands render these values; none of them computes its own.
 """
 
 from datetime import datetime
@@ -31,7 +31,7 @@ Name = Annotated[str, Limits(max_length=LONGEST_NAME)]
 
 
 class FailureClass(StrEnum):
-    """The classes of failures. `core.diagnose` has the table with the signs and the suggested action of each class."""
+    """The classes of failures. `core.signs` has the table with the signs and the suggested action of each class."""
 
     PROGRAM_ERROR = "ProgramError"  # the program ended itself with an error
     IMPORT_ERROR = "ImportError"  # Python did not find a module
@@ -110,7 +110,7 @@ class LossKind(StrEnum):
 
 
 class AttemptRecord(Wire, frozen=True, gc=False):
-    """One attempt of the job: from its first pod to the restart or the end that closed it."""
+    """One attempt of the job: from its start to the restart, the suspension or the end of the job that ended it."""
 
     number: int
     start: datetime

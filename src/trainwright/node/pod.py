@@ -113,7 +113,7 @@ class ContainerRecord(Struct, eq=False):
             "exitCode": end.code,
             "reason": reason,
             "startedAt": self.started_at or rfc3339(finished),
-            # With microseconds, so that the first of several failures is known. A Kubernetes API drops them.
+            # With microseconds, so that the first of several failures is known. A Kubernetes API server drops them.
             "finishedAt": finished.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "containerID": self.view.id,
         }

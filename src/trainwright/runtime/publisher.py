@@ -149,7 +149,7 @@ def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
 
 
 def _without(status: Status, names: frozenset[str], stored: Ledger) -> Status:
-    """The result of a pass with these fields of the ledger as they are stored."""
+    """The result of a pass, in which these fields of the ledger have the stored values."""
     return replace(status, ledger=replace(status.ledger, **{name: getattr(stored, name) for name in names}))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job of any kind in the simulated world, driven as an engine does it: load → reconcile → render → store → execute.
 
-The status lives only in the manifest, as JSON. Every pass loads it again, so a value that does not survive the wire is
+The status exists only in the manifest, as JSON. Every pass loads it again, so a value that the JSON does not contain is
 lost here too.
 """
 
@@ -28,7 +28,7 @@ class DocumentWorld(World):
     def __init__(self, document: Body, *, site: Site | None = None, nodes: tuple[str, ...] = ()) -> None:
         self.document: Body = stored(self.kind, msgspec.json.decode(msgspec.json.encode(document)))
         self.rendered: Body = {}
-        #: The events of all passes that were stored, in the text of the kind.
+        #: The events of all passes whose status was stored, with the texts of the kind.
         self.told: list[Emit] = []
         #: The events of the last pass.
         self.events: list[Emit] = []
@@ -58,7 +58,7 @@ class DocumentWorld(World):
         """Check what must be true of every status. Tests override this."""
 
     def step(self, *, dies_after: int | None = None) -> Plan:
-        """Run one pass and execute its plan. Counts are stored at once too."""
+        """Run one pass and execute its plan. Store changed counts at once too: the operator stores them later."""
         plan = super().step(dies_after=dies_after)
         if dies_after is None and not plan.untouched:
             self._save()

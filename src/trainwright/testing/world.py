@@ -311,7 +311,7 @@ class World:
         return sum(one.restart_count for one in self._pod(name).status.container_statuses or ())
 
     def main_of(self, _name: str) -> str:
-        """The name of the main container of a pod. Here all pods of the job have the same."""
+        """The name of the main container of a pod. In this world, all pods have the same one."""
         return self.main
 
     @property

@@ -268,7 +268,7 @@ class _Collector:
 
 
 def _nothing() -> None:
-    """Stands for a request that is not necessary."""
+    """Called instead of a request that is not necessary."""
 
 
 def _is_unschedulable(pod: Body) -> bool:

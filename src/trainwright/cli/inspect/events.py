@@ -59,7 +59,7 @@ class EventReport(Wire, frozen=True, gc=False):
 
 
 def event_reports(events: Iterable[Body], *, warnings: bool = False) -> list[EventReport]:
-    """The events in the given order, which is that of time. With `warnings`, only those that warn."""
+    """The events in the given order, which is oldest first. With `warnings`, only events of the type Warning."""
     return [_report(event) for event in events if not warnings or event.get("type") == "Warning"]
 
 

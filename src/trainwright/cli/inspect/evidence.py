@@ -49,7 +49,7 @@ class LogExcerpt(Struct, frozen=True):
 
     @property
     def doubt(self) -> int:
-        """How likely the failure of another replica caused this one, see `core.diagnose.doubt`."""
+        """How likely it is that the failure of another replica caused this one, see `core.diagnose.doubt`."""
         return doubt(diagnose(self.failure.cause, self.lines))
 
 
@@ -70,7 +70,7 @@ class JobEvidence(Struct, frozen=True, kw_only=True):
     place: str
     #: The runtime of a run on this machine; empty: the job is on a cluster.
     runtime: str = ""
-    #: Whether something still works on the job: a live run, or a cluster.
+    #: Whether the job is still managed: by the engine of a live run, or by the operator of a cluster.
     live: bool = True
     #: The pods that exist. A past run has none.
     pods: tuple[Body, ...] = ()
@@ -80,10 +80,10 @@ class JobEvidence(Struct, frozen=True, kw_only=True):
     events: tuple[Body, ...] = ()
     #: Objects of a scheduler or of a quota system that decide when the job may start: PodGroup, Workload of Kueue.
     admission: tuple[Body, ...] = ()
-    #: What is missing on which node for pods that kube-scheduler cannot place, by the name of the pod. The messages of
-    #: the embedded scheduler say it already.
+    #: What is missing on which node for pods that kube-scheduler cannot place, by the name of the pod. Empty for a run
+    #: on this machine, because the messages of the embedded scheduler already contain the missing amounts.
     shortages: Mapping[str, str] = {}
-    #: Log lines of the failure that `core.explain.failure_to_quote` names; None if there is none, or if nobody asked.
+    #: Log lines of the failure that `core.explain.failure_to_quote` names; None if there is none, or if not wanted.
     log: LogExcerpt | None = None
     #: How the run of a past job ended; None: the run is live or was killed, or the job is on a cluster.
     ending: JobEnding | None = None

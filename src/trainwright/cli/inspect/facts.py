@@ -30,9 +30,9 @@ _RUN_ENDS = {
     "Broken": "the engine of its run failed",
 }
 _WORKLOAD = "Workload"
-#: The condition of a Workload of Kueue that says whether a quota has room, and the one that says whether it may start.
+#: The conditions of a Kueue Workload that can be quoted, in this order: its quota is reserved, and it is admitted.
 _WORKLOAD_CONDITIONS = ("QuotaReserved", "Admitted")
-#: Types of conditions and phases of pod groups whose pods wait.
+#: Condition types and phases of a pod group which mean that its pods wait.
 _GROUP_WAITS = frozenset({"Unschedulable", "Pending", "Inqueue"})
 
 
@@ -46,7 +46,7 @@ class JobView(Struct, frozen=True):
 
 
 def view_of(evidence: JobEvidence) -> JobView:
-    """The job as one pass would see it. Nothing is decided: the ledger is the stored one."""
+    """The job as one pass would see it. This function decides nothing: the ledger stays as it is stored."""
     job = autosize.within_bounds(load(evidence.kind, evidence.body).job)
     pods = tuple(msgspec.convert(pod, Pod) for pod in evidence.pods)
     found = None if evidence.nodes is None else [msgspec.convert(node, Node) for node in evidence.nodes]
@@ -87,7 +87,7 @@ def facts_of(evidence: JobEvidence, view: JobView) -> JobFacts:
 
 
 def _unsettled(evidence: JobEvidence) -> tuple[str, ...]:
-    """The replicas that had not ended, without the name of the job, which a run of several jobs puts before each."""
+    """The replicas that had not ended. If the run had several jobs, the name of the job before each is removed."""
     ending = evidence.ending
     return (
         tuple(text.removeprefix(f"{ending.namespace}/").removeprefix(f"{ending.name}/") for text in ending.unsettled)
@@ -109,7 +109,7 @@ def _failure(view: JobView) -> Failure | None:
 
 
 def _refusals(evidence: JobEvidence, job: Job) -> Iterator[Refusal]:
-    """Children that the API server refused, from the events about the job: only the operator itself knows more.
+    """Children that the API server refused. The source is the events: the operator keeps refusals only in memory.
 
     After a refusal, the operator creates no other child of the same role for a while. So the refusal holds for every
     replica of that role. It has no effect on replicas that have a pod.
@@ -185,7 +185,7 @@ def _said(condition: dict[str, Any]) -> str:
 
 
 def _resume_command(evidence: JobEvidence, job: Job) -> str:
-    """`trainwright resume` works only on this machine."""
+    """The command that resumes the job. On a cluster it is kubectl: `trainwright resume` works only on this machine."""
     if evidence.runtime:
         return f"trainwright resume {job.key}"
     patch = msgspec.json.encode(evidence.kind.suspend(evidence.body, False)).decode()

@@ -26,8 +26,9 @@ _MAX_NODES = 3
 def command(choice: JobChoice, form: Form) -> None:
     """Print the attempts of JOB: when each began, how long it took, why it ended, and how much time was lost.
 
-    An attempt ends with each restart of a part of the job. Time is productive while all replicas run. Goodput is
-    productive time divided by the time since the job was accepted. A + marks an attempt that has not ended.
+    An attempt ends with each restart of a part of the job, and with a suspension. Time is productive while all replicas
+    run. Goodput is productive time divided by the time since the job was accepted. A + marks an attempt that has not
+    ended.
 
     \b
     Examples:

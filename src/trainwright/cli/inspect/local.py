@@ -29,9 +29,9 @@ from trainwright.model.meta import Key
 from trainwright.model.units import parse_time
 from trainwright.runtime.ports import WallClock
 
-#: How much of a log is read from its end, in bytes, and how many lines are kept.
+#: At most this many bytes are read from the end of a log.
 _TAIL_BYTES = 64 * 1024
-#: How many other pods are looked at, if the failure to quote is a consequence of another one.
+#: If the failure to quote may be a consequence of another one, the logs of at most this many other pods are read.
 _MAX_UNSEEN = 32
 
 
@@ -141,7 +141,7 @@ def _log(run: Run, ledger: Ledger, pods: tuple[Body, ...]) -> LogExcerpt | None:
 
 
 def _unseen_excerpt(run: Run, pod: RecordedPod, known: Failure) -> LogExcerpt | None:
-    """The end of a peer that failed at the same time, but that the last pass of the engine did not see yet."""
+    """The last log lines of a peer that failed at the same time, if the last pass of the engine had not seen it yet."""
     role, _, index = pod.replica.rpartition("-")
     if pod.attempt != known.attempt or pod.pod == known.pod:
         return None
@@ -166,7 +166,7 @@ def _last_lines(run: Run, pods: list[RecordedPod], container: str) -> tuple[str,
     # The last log that is not empty: after a restart in place, the log of the new container is often still empty.
     for file in reversed(files(run.folder, pods, container)):
         lines = _tail(Path(file.path))
-        if len(lines) < LOG_LINES:  # the log may have been rotated a moment ago
+        if len(lines) < LOG_LINES:  # the other lines may be in the rotated file
             lines = (*_tail(Path(f"{file.path}.1")), *lines)[-LOG_LINES:]
         if lines:
             return lines

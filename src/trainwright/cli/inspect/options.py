@@ -23,7 +23,7 @@ _CLUSTER_OPTIONS = cluster_options(
 class JobChoice(Struct, frozen=True):
     """The job that the user named, and where it is."""
 
-    #: NAME or NAMESPACE/NAME.
+    #: NAME or NAMESPACE/NAME; on a cluster also KIND/NAME.
     word: str
     namespace: str = ""
     #: The id of a kept run; empty: the live or last run.

@@ -75,7 +75,7 @@ def replica_reports(evidence: JobEvidence, view: JobView) -> Iterator[ReplicaRep
 
 
 def _reason(found: PodCondition) -> str:
-    """The reason, for a container that its node restarts in place also the word for this: the replica is Running."""
+    """The reason. While a container waits for its restart in place, the phase is added: the state is only Running."""
     return f"{found.phase}: {found.reason}" if found.phase == BACKING_OFF else found.reason
 
 

@@ -2,7 +2,7 @@
 """What is missing on which node for pods that kube-scheduler cannot place. Pure.
 
 The message of kube-scheduler counts nodes, but it contains no amounts. The embedded scheduler computes the same reason
-with amounts, so it is asked about the nodes of the cluster.
+with amounts, so this module runs it with the nodes of the cluster.
 """
 
 from collections.abc import Iterable, Sequence

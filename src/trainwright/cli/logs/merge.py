@@ -61,7 +61,7 @@ def merged(logs: Sequence[LogFile], wanted: LineFilter) -> Iterator[LogPiece]:
 
 
 def _of_replica(logs: Sequence[LogFile], wanted: LineFilter, block: int) -> Iterator[LogPiece]:
-    """The wanted lines of one replica, of its first attempt to its last."""
+    """The wanted lines of one replica, from its first attempt to its last."""
     if wanted.last is not None:
         return _last(logs, wanted, wanted.last, block)
     pieces = (
@@ -80,7 +80,7 @@ def _matching(one: LogPiece, wanted: LineFilter) -> Iterator[LogPiece]:
 
 
 def _last(logs: Sequence[LogFile], wanted: LineFilter, count: int, block: int) -> Iterator[LogPiece]:
-    """The last `count` wanted lines. It reads no more files than necessary, from the newest to older ones."""
+    """The last `count` wanted lines. Files are read from the newest to the oldest, and only as many as necessary."""
     kept: list[deque[LogPiece]] = []
     for one in reversed(logs):
         for part in reversed(read.parts(one.path, one.inode, one.size)):

@@ -33,7 +33,7 @@ class Printer:
         self.any = False
 
     def show(self, one: LogPiece) -> None:
-        """Print the lines. Before the first line of a run or of a later attempt, print which it is, if needed."""
+        """Print the lines. If necessary, print a heading with the run or the attempt before its first line."""
         if self._style.run and not self.any:
             sys.stdout.write(f"==> run {self._style.run} <==\n")
         self.any = True

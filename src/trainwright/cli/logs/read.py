@@ -2,8 +2,9 @@
 """Read log files, also very large ones, with the times at which their lines were written.
 
 The supervisor keeps these times in marks beside each log (`node.supervisor.log_times`). Logs of earlier versions have
-no marks; of them, only the time of the last write is known. A file is open only while a block of it is read, so
-thousands of logs can be read at the same time. A log can be rotated in the meantime: a file is known by its inode.
+no marks; for such a log, only the time of the last write is known. A file is open only while a block of it is read, so
+thousands of logs can be read at the same time. A log can be rotated between two reads, so a file is identified by its
+inode, not by its name.
 """
 
 import os
@@ -80,7 +81,7 @@ class _Marks:
         self._block: list[tuple[int, int]] = []
         self._place = 0
         self.time = 0
-        #: The offset from which on `time` is no longer right; -1 if it stays right to the end.
+        #: The offset of the next mark: `time` is valid for the bytes before it. -1: there is no next mark.
         self.until = -1
         self.seek(0)
 
@@ -113,7 +114,7 @@ class _Marks:
         return None
 
     def _advance(self) -> None:
-        """Take the next mark, and look at the one after it."""
+        """Go to the next mark: set `time` to its time, and `until` to the offset of the mark after it."""
         if self._place + 1 >= len(self._block):
             self._block = self._read(self._next, _MARKS_PER_READ)
             self._place = 0

@@ -76,9 +76,9 @@ def files(folder: Path, found: Iterable[RecordedPod], container: str = "") -> li
 
 
 def highest_restarts(folder: Path, found: Iterable[RecordedPod]) -> dict[str, int]:
-    """How often the containers of each of these pods were restarted inside it, by UID: the numbers of their logs.
+    """How often containers were restarted inside each of these pods, by the UID of the pod.
 
-    A pod without logs is left out.
+    The names of the log files contain these numbers. A pod without logs is left out.
     """
     restarts: dict[str, int] = {}
     for pod in found:
@@ -126,7 +126,7 @@ def _inode_and_size(path: str) -> tuple[int, int]:
 
 
 def previous(logs: Iterable[LogFile], pods: Iterable[RecordedPod]) -> list[LogFile]:
-    """Of each container, the log of the attempt before the current one. The current attempt may have no log yet."""
+    """For each container, the log of the attempt before the current one. The current attempt may have no log yet."""
     newest = {pod.replica: pod.uid for pod in pods}
     by_label: dict[str, list[LogFile]] = {}
     for one in logs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains the end of a job: the rule, the replica, its exit, its last log lines, and a hint what to do.
+"""Explains the end of a job: the rule, the replica, its exit, its last log lines, and a hint about what to do.
 
 The ending uses the ledger of the job, the state of its replicas, and the log files.
 """
@@ -69,7 +69,7 @@ class EndingInput(Struct, frozen=True):
 
 
 def find_ending(job_row: JobRow, context: EndingInput) -> JobEnding:
-    """The ending on a job at the end of the run."""
+    """The ending of a job: what the run says about the job at its end."""
     outcome = job_row.ledger.outcome
     restarts = count_restarts(job_row.ledger, context.pods)
     where = (job_row.key.namespace, job_row.key.name)

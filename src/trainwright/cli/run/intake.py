@@ -59,7 +59,7 @@ class InputRefused(UsageError):  # noqa: N818 - the name says what happened
 def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit], *, local: bool = True) -> RunInput:
     """Read and check these files. Prints all problems, then raises InputRefused or MalformedError.
 
-    Without `local`, the jobs are not to be run on this machine, so what only a local run demands is not checked.
+    Without `local`, the jobs will not run on this machine, so the checks that only a local run needs are left out.
     """
     found = [part for file in files for part in examined(file)]
     documents = [part for part in found if isinstance(part, Document)]

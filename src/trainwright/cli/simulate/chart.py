@@ -23,7 +23,7 @@ _CHARACTER = 7
 _MAX_LABEL = 24
 #: Up to this many replicas, each has its own row.
 _MAX_SINGLE_ROWS = 64
-#: About so many marks on the time axis.
+#: The approximate number of marks on the time axis.
 _TICKS = 10
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 #: The list of faults under the chart has at most this many lines.
@@ -188,7 +188,7 @@ def _grid(scale: _Scale, top: float, bottom: float) -> Iterator[str]:
 
 
 def _phases(timeline: Timeline, scale: _Scale) -> Iterator[str]:
-    """The phases that last for a while, in the words of the kind."""
+    """The phases that last longer than a moment, in the words of the kind."""
     yield _text(_MARGIN, 72, "phase")
     last = _last_time(timeline)
     for span in timeline.phases:
@@ -303,5 +303,5 @@ def _text(x: float, y: float, text: str, **attributes: object) -> str:
 
 
 def _cut(text: str, most: int, keep: int = 0) -> str:
-    """A text of at most so many characters, of which the last `keep` stay: they have the index of a replica."""
+    """Cut a text to at most `most` characters. Its last `keep` characters stay: they contain the index of a replica."""
     return text if len(text) <= most else f"{text[: most - 1 - keep]}…{text[len(text) - keep :]}"

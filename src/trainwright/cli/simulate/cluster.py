@@ -3,7 +3,8 @@
 
 A pod gets the ready node with the fewest pods, starts after the start time, and succeeds after the duration of its
 role. A kubelet restarts containers inside a pod if the pod's restart policy says so, with the usual back-off. A pod
-that is being deleted ends at once. Nothing that happens on a node without contact is seen before the node returns.
+that is being deleted ends at once. If a node does not answer, the operator sees what happens on it only after the node
+answers again.
 """
 
 from collections import Counter
@@ -30,7 +31,7 @@ from trainwright.testing.document_world import DocumentWorld
 
 #: Upper bound of passes at one point in time; only a defect needs more.
 _MAX_PASSES = 400
-#: After this time the operator looks again at a pod that the scheduler could not place.
+#: After this many seconds the operator looks again at a pod that the scheduler could not place.
 _REPORT_SECONDS = 1.0
 _DELAYS = AgentDelays()
 _ENDED = ("Succeeded", "Failed")
@@ -90,7 +91,7 @@ class SimulatedCluster(DocumentWorld):
         self._wakes: set[datetime] = set()
         #: Pods that wait for a ConfigMap.
         self._gated: list[PodRun] = []
-        #: What happened on nodes without contact: (node, action).
+        #: What happens on nodes that do not answer: (node, action). The actions are done when the node answers again.
         self._unseen: list[tuple[str, Callable[[], object]]] = []
 
     # -- time ----------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ class SimulatedCluster(DocumentWorld):
         return round((self.clock - self.begun).total_seconds(), 3)
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do this so many seconds after the job was submitted."""
+        """Call `action` when this many seconds have passed since the job was submitted."""
         self._push(self.begun + timedelta(seconds=seconds), action)
 
     def _in(self, seconds: float, action: Callable[[], object], run: PodRun | None = None) -> None:
@@ -119,7 +120,7 @@ class SimulatedCluster(DocumentWorld):
         return round((self._timers[0][0] - self.begun).total_seconds(), 3) if self._timers else None
 
     def advance(self) -> None:
-        """Move the clock to the next timer and do everything that is due then. The operator has not looked yet."""
+        """Move the clock to the next timer and do everything that is due then, without a pass of the operator."""
         self.clock = max(self.clock, self._timers[0][0])
         due = []
         while self._timers and self._timers[0][0] <= self.clock:
@@ -128,13 +129,13 @@ class SimulatedCluster(DocumentWorld):
             action()
 
     def only_wakes(self) -> None:
-        """Forget all timers except those of the operator: the job has ended."""
+        """Remove all timers except the wake-ups that the operator requested. Useful after the end of the job."""
         self._timers = [(when, 0, _nothing, None) for when in sorted(self._wakes) if when > self.clock]
 
     # -- the operator --------------------------------------------------------------------------------------------
 
     def operate(self) -> None:
-        """Let the operator work until it has nothing to do. No time passes."""
+        """Run passes of the operator until a pass changes nothing. Virtual time does not pass."""
         for _ in range(_MAX_PASSES):
             self.reap()
             self.admit()
@@ -208,7 +209,7 @@ class SimulatedCluster(DocumentWorld):
                     self.unplace(name, f"0/{self.scenario.nodes} nodes are available")
                     if pod.metadata.uid in self._current:
                         self._news.append(("unplaced", self._current[pod.metadata.uid]))
-                    # The operator counts waiting time from a report in the past, so it must look again.
+                    # The operator counts the waiting time only from a report in the past, so another pass must follow.
                     self._in(_REPORT_SECONDS, _nothing)
                 continue
             load[node] += 1
@@ -219,7 +220,7 @@ class SimulatedCluster(DocumentWorld):
                 self._in(self.scenario.start_time, partial(self._start, run), run)
 
     def _avoided(self, pod: Pod) -> tuple[frozenset[str], frozenset[str]]:
-        """The nodes that a pod must avoid and those that it should avoid, because they failed its job."""
+        """The nodes that a pod must avoid and those that it should avoid, because pods of its job failed there."""
         if not self.ledger.avoided:
             return frozenset(), frozenset()
         spec: Body = self.server.bodies_of.get(pod.metadata.uid, {}).get("spec") or {}
@@ -252,7 +253,7 @@ class SimulatedCluster(DocumentWorld):
     # -- the kubelets --------------------------------------------------------------------------------------------
 
     def main_of(self, name: str) -> str:
-        """The name of the container that decides about a pod."""
+        """The name of the main container, whose exit code decides whether the pod succeeds."""
         labels = self._pod(name).metadata.labels or {}
         role = next((one for one in self.job.roles if one.name == labels.get(ROLE)), None)
         mains = sorted(role.main_containers) if role is not None else []
@@ -379,4 +380,4 @@ def _excluded(terms: object) -> Iterator[str]:
 
 
 def _nothing() -> None:
-    """Only wakes the operator."""
+    """The action of a timer that only wakes the operator."""

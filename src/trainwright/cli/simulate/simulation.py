@@ -79,7 +79,7 @@ class Simulation:
         return self._cluster.ledger
 
     def run(self) -> Timeline:
-        """Simulate until the job has ended and is removed, nothing more happens, or the horizon is reached."""
+        """Simulate until the job has ended and is removed, nothing more happens, or `--until` is reached."""
         cluster = self._cluster
         left = list(self._scenario.faults)
         for fault in left:
@@ -154,7 +154,7 @@ class Simulation:
             self._hit(fault)
 
     def _hit(self, fault: Fault) -> None:
-        """A fault of replicas. One that does not run cannot be hit."""
+        """Apply a fault to its replicas. It has no effect on a replica that does not run."""
         cluster = self._cluster
         runs = {who: run for who in fault.replicas if (run := cluster.run_of(*who)) is not None}
         if fault.kind is not FaultKind.DELETE:
@@ -216,7 +216,7 @@ class Simulation:
     # -- the operator's reaction ---------------------------------------------------------------------------------
 
     def _after_pass(self, before: Ledger, plan: Plan) -> None:
-        """Record what one pass decided. The pods that it created follow its reasons."""
+        """Record what one pass decided. The pods that the pass created come later in the timeline than the decision."""
         self._flush_news(creations=False)
         after = plan.status.ledger
         self._record_restarts(before, after, plan)
@@ -235,7 +235,7 @@ class Simulation:
         """Add a line for the replicas with a new attempt, and for the budgets that were used."""
         job, now = at_largest_size(self._cluster.job), self._cluster.clock
         budgets = budget_states(job, plan.status, now)
-        # Some restarts of a budget that refills may be paid back since the last pass.
+        # Since the last pass, productive time may have refilled a budget, so its use then is computed again for now.
         refilled = [one for one in budget_states(job, Status(before, plan.status.roles), now) if one.window]
         known = {(one.owner, one.name): one.used for one in (*self._budgets, *refilled)}
         used = tuple(one for one in budgets if one.used > known.get((one.owner, one.name), 0))

@@ -5,8 +5,9 @@
 second file is a list of marks of 16 bytes: an offset in the log, and the time in nanoseconds at which the supervisor
 read the byte at this offset. Later bytes have the same time, up to the next mark. `trainwright logs` reads the marks.
 
-A mark is written before the bytes that it describes. So after SIGKILL, or on a full disk, a log has bytes with an
-earlier time at worst. Logs that an earlier version of Trainwright wrote have no marks.
+The supervisor writes a mark before the bytes that it describes. So if SIGKILL or a full disk interrupts the writing,
+the worst case is that the last bytes have an earlier time. Logs that an earlier version of Trainwright wrote have no
+marks.
 """
 
 import contextlib
@@ -17,8 +18,8 @@ import struct
 MARK = struct.Struct("<QQ")
 #: Bytes within this time after a mark get the time of that mark.
 RESOLUTION_NS = 1_000_000
-# If a program writes very short pieces, then the marks would need more space than the log. Above this size, which grows
-# with the log, the pause between two marks is longer.
+# If a program writes very short pieces, the marks would need more space than the log. If the marks are larger than this
+# size plus a quarter of the log, the pause between two marks is longer.
 _SMALL_BYTES = 64 * 1024
 _LOG_BYTES_PER_MARK_BYTE = 4
 _LONG_PAUSE_NS = 1_000_000_000
@@ -31,7 +32,7 @@ def times_path(log: str) -> str:
 
 
 def move(log: str, new: str) -> None:
-    """Rename a log file and its marks. Marks that belonged to the file that is replaced do not stay."""
+    """Rename a log file and its marks. The marks of a file that is replaced are removed."""
     os.replace(log, new)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(times_path(new))
