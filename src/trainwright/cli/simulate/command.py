@@ -29,7 +29,7 @@ _MAX_NODES = 100_000
     metavar="REPLICA=CODE@TIME",
     help="Let the program of REPLICA exit with CODE at TIME of the job, such as worker-1=137@30s. The word oom instead "
     "of CODE means that the replica ran out of memory. The name of a role means all its replicas. You can repeat "
-    "this option and the next five.",
+    "this option and the next six.",
 )
 @repeated_option(
     "--lose-node",
