@@ -35,7 +35,7 @@ ACTIONS = {
     FailureClass.DEVICE_FAILED: "have the GPUs of the node checked; nothing in the program caused this",
     FailureClass.PREEMPTED: "use a higher priority, or let the job restart when there is room",
     FailureClass.EVICTED: "request the memory and disk that the replica really uses, so that the node reserves them",
-    FailureClass.DISRUPTED: "nothing in the program caused this; a drained node takes pods again after `kubectl uncordon`",
+    FailureClass.DISRUPTED: "nothing in the program caused this; a drained node needs `kubectl uncordon`",
     FailureClass.DELETED: "find out who deleted the pod; nothing in the program caused this",
     FailureClass.IMAGE: "check the name and tag of the image, and imagePullSecrets if the registry needs a password",
     FailureClass.MISSING_OBJECT: "create the missing object, or correct its name in the manifest",
