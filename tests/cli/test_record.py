@@ -105,3 +105,30 @@ def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     record.close([job()], FACTS)
 
     assert "No space left on device" in record.trouble
+
+
+def test_the_copy_of_the_status_does_not_use_the_room_of_the_other_files(small: Path) -> None:
+    record = RunRecord(small)
+    record.write_info(FACTS)
+    record.write_manifest([job()])
+    fill(small)
+    ended = msgspec.structs.replace(FACTS, ended="now")
+    record.close([job(status={"phase": "Succeeded", "text": "x" * 90_000})], ended)
+
+    assert read_run_info(small) == ended
+    assert read_job(small, Key("default", "demo"))["status"]["phase"] == "Succeeded"
+    assert sorted(path.name for path in small.iterdir()) == ["log", "run.json", "status.yaml"]
+
+
+def test_the_submitted_jobs_stay_if_the_final_status_has_no_room(small: Path) -> None:
+    record = RunRecord(small)
+    record.write_info(FACTS)
+    record.write_manifest([job()])
+    fill(small)
+    ended = msgspec.structs.replace(FACTS, ended="now")
+    record.close([job(status={"text": "x" * 200_000})], ended)
+
+    assert read_run_info(small) == ended
+    assert read_job(small, Key("default", "demo")) == job()
+    assert sorted(path.name for path in small.iterdir()) == ["log", "manifest.yaml", "run.json"]
+    assert record.trouble == f"{small / 'status.yaml'} could not be written: No space left on device"

@@ -85,26 +85,27 @@ class RunRecord:
             if items:
                 self._lines[file] = []
                 text = b"".join(msgspec.json.encode(item) + b"\n" for item in items)
-                self._write(file, text, os.O_APPEND)
+                self._append(file, text)
 
     def write_info(self, info: RunInfo) -> None:
         """Replace `run.json`."""
-        self._write(RUN, msgspec.json.encode(info) + b"\n", os.O_TRUNC)
+        self._replace(RUN, msgspec.json.encode(info) + b"\n")
 
     def write_manifest(self, jobs: Sequence[Body]) -> None:
         """Write the submitted jobs."""
-        self._write(MANIFEST, as_yaml(jobs).encode(), os.O_TRUNC)
+        self._replace(MANIFEST, as_yaml(jobs).encode())
 
     def close(self, jobs: Sequence[Body], info: RunInfo) -> None:
         """Write the final status of all jobs into the reserved disk space."""
         with suppress(OSError):
             (self.folder / _RESERVE).unlink()
-        self._write(STATUS, as_yaml(jobs).encode(), os.O_TRUNC)
-        self._write(COMPACT, msgspec.json.encode(jobs), os.O_TRUNC)
-        with suppress(OSError):
-            (self.folder / MANIFEST).unlink()
+        if self._replace(STATUS, as_yaml(jobs).encode()):
+            with suppress(OSError):
+                (self.folder / MANIFEST).unlink()
         self.write_info(info)
         self.flush()
+        # Last, because commands can do without this file: it must not use the space that the other files need.
+        self._replace(COMPACT, msgspec.json.encode(jobs))
 
     def remove_working_files(self, *, keep_pods: bool) -> None:
         """Remove files that only a live run needs: files of the nodes, and files of the pods unless `keep_pods`."""
@@ -120,18 +121,38 @@ class RunRecord:
             finally:
                 os.close(file)
 
-    def _write(self, name: str, data: bytes, mode: int) -> None:
+    def _replace(self, name: str, data: bytes) -> bool:
+        """Write a whole file; return whether this succeeded. Otherwise the earlier file stays as it is."""
+        path, unfinished = self.folder / name, self.folder / f".{name}"
+        try:
+            self._write_all(unfinished, data, os.O_TRUNC)
+            unfinished.replace(path)
+        except OSError as error:
+            self._note(path, error)
+            with suppress(OSError):
+                unfinished.unlink()  # the next file needs the space
+            return False
+        return True
+
+    def _append(self, name: str, data: bytes) -> None:
         path = self.folder / name
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o600)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(file, view) :]
-            finally:
-                os.close(file)
+            self._write_all(path, data, os.O_APPEND)
         except OSError as error:
-            self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
+            self._note(path, error)
+
+    def _note(self, path: Path, error: OSError) -> None:
+        self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
+
+    @staticmethod
+    def _write_all(path: Path, data: bytes, mode: int) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+        finally:
+            os.close(file)
 
 
 def read_pods(folder: Path) -> list[RecordedPod]:
