@@ -9,7 +9,17 @@ import msgspec
 import pytest
 from run_objects import job, status
 
-from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunInfo, RunRecord, read_job, read_pods, read_run_info
+from trainwright.cli.record import (
+    EVENTS,
+    REPLICAS,
+    RecordedPod,
+    RunInfo,
+    RunRecord,
+    read_events,
+    read_job,
+    read_pods,
+    read_run_info,
+)
 from trainwright.cli.show.news import JobEnding
 from trainwright.model.meta import Key
 
@@ -62,6 +72,20 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     (tmp_path / REPLICAS).write_bytes(msgspec.json.encode(POD) + b"\n" + msgspec.json.encode(POD)[:20])
 
     assert read_pods(tmp_path) == [POD]
+
+
+def test_bytes_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    bad = b'{"job":"\xff"}\n'
+    (tmp_path / REPLICAS).write_bytes(bad + msgspec.json.encode(POD) + b"\n")
+    (tmp_path / EVENTS).write_bytes(b'{"reason":"a"}\n' + bad)
+    (tmp_path / "run.json").write_bytes(b'{"jobs":[],"pid":1,"started":"\xff"}')
+    (tmp_path / "status.json").write_bytes(b"[" + bad + b"]")
+    (tmp_path / "status.yaml").write_bytes(b"metadata: \xff")
+
+    assert read_pods(tmp_path) == [POD]
+    assert read_events(tmp_path) == [{"reason": "a"}]
+    assert read_run_info(tmp_path) is None
+    assert read_job(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
 
 
 @pytest.mark.parametrize(("keep", "left"), [(True, ["pods"]), (False, [])])

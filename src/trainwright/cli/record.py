@@ -40,6 +40,8 @@ MANIFEST = "manifest.yaml"
 #: The file that reserves disk space for the final status.
 _RESERVE = ".room"
 _RESERVE_BYTES = 128 * 1024
+#: The errors of `msgspec` about data that is not as expected: also bytes that are not UTF-8 are possible.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class RecordedPod(Struct, frozen=True, omit_defaults=True):
@@ -167,7 +169,7 @@ def read_run_info(folder: Path) -> RunInfo | None:
     """`run.json`; None if the file cannot be read."""
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=RunInfo)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *_UNREADABLE):
         return None
 
 
@@ -179,7 +181,7 @@ def read_job(folder: Path, key: Key) -> Body:
 
 def _compact(folder: Path, key: Key) -> Body | None:
     """The job from `status.json`. Folders of older versions do not have this file."""
-    with suppress(OSError, msgspec.DecodeError):
+    with suppress(OSError, *_UNREADABLE):
         for body in msgspec.json.decode((folder / COMPACT).read_bytes(), type=list[Body]):
             meta = body["metadata"]
             if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
@@ -208,7 +210,7 @@ def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
     found: list[Item] = []
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):
+            with suppress(*_UNREADABLE):
                 found.append(msgspec.json.decode(line, type=type_))
     return found
 
