@@ -21,6 +21,7 @@ from trainwright.cli.record import (
     read_run_info,
 )
 from trainwright.cli.show.news import JobEnding
+from trainwright.model.job import Body
 from trainwright.model.meta import Key
 
 FACTS = RunInfo(("default/demo",), 42, "2026-11-15T20:00:00Z")
@@ -86,6 +87,21 @@ def test_bytes_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     assert read_events(tmp_path) == [{"reason": "a"}]
     assert read_run_info(tmp_path) is None
     assert read_job(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
+
+
+@pytest.mark.parametrize("text", ["kind: Gen", "metadata:", "metadata: a", "[{}]", "[a]", "metadata: {at: 2026-11-00}"])
+@pytest.mark.parametrize("file", ["status.json", "status.yaml", "manifest.yaml"])
+def test_a_status_that_is_no_job_is_left_out(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text, encoding="utf-8")
+
+    assert read_job(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
+
+
+@pytest.mark.parametrize("odd", [{}, {"metadata": None}, {"metadata": []}])
+def test_an_odd_job_in_the_status_does_not_hide_the_others(tmp_path: Path, odd: Body) -> None:
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode([odd, job()]))
+
+    assert read_job(tmp_path, Key("default", "demo")) == job()
 
 
 @pytest.mark.parametrize(("keep", "left"), [(True, ["pods"]), (False, [])])

@@ -183,8 +183,7 @@ def _compact(folder: Path, key: Key) -> Body | None:
     """The job from `status.json`. Folders of older versions do not have this file."""
     with suppress(OSError, *_UNREADABLE):
         for body in msgspec.json.decode((folder / COMPACT).read_bytes(), type=list[Body]):
-            meta = body["metadata"]
-            if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
+            if _is_job(body, key):
                 return body
     return None
 
@@ -193,12 +192,17 @@ def _body(path: Path, key: Key) -> Body | None:
     import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    with suppress(OSError, yaml.YAMLError), path.open("rb") as file:
+    with suppress(OSError, ValueError, yaml.YAMLError), path.open("rb") as file:
         for body in yaml.load_all(file, Loader=loader):
-            meta = body["metadata"] if isinstance(body, dict) else {}
-            if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
+            if _is_job(body, key):
                 return dict(body)
     return None
+
+
+def _is_job(body: Any, key: Key) -> bool:
+    """Whether it is the job of this key. Files that were cut off or edited can contain anything."""
+    meta = body.get("metadata") if isinstance(body, dict) else None
+    return isinstance(meta, dict) and (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name)
 
 
 def read_events(folder: Path) -> list[Body]:
