@@ -125,6 +125,11 @@ def test_one_replica_comes_byte_for_byte(logs: Command) -> None:
 
 
 @pytest.mark.usefixtures("restarted")
+def test_more_last_lines_than_a_machine_can_count(logs: Command) -> None:
+    assert logs("--tail", "99999999999999999999", "worker-0") == ["a", "c", "e"]
+
+
+@pytest.mark.usefixtures("restarted")
 def test_the_previous_attempt(logs: Command) -> None:
     assert logs("--previous") == ["worker-0#1 | c"]
     assert logs("-p", "worker-0") == ["c"]
@@ -343,3 +348,18 @@ def test_a_log_that_is_rotated_while_it_is_read(writer: Writer, rotations: int, 
         assert any("… lines are missing here" in line.decode() for _, line in found)
     else:
         assert found == [(second, f"line {second}\n".encode()) for second in range(10)]
+
+
+def test_a_rotated_file_that_disappears_costs_the_next_one_nothing(writer: Writer) -> None:
+    writer.rotation = (40, 5)
+    for second in range(10):
+        writer.write(second, "worker-0", f"line {second}")
+    (log,) = files(writer.folder, chosen(writer.folder, LogSelection(str(DEMO))))
+    oldest, following, *_ = read.parts(log.path, log.inode, log.size)
+    known = b"".join(piece.data for piece in following.pieces())
+    for path in Path(log.path).parent.iterdir():
+        if path.stat().st_ino == oldest.inode:
+            path.unlink()
+
+    assert known
+    assert b"".join(piece.data for piece in following.pieces()) == known

@@ -9,8 +9,19 @@ import msgspec
 import pytest
 from run_objects import job, status
 
-from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunInfo, RunRecord, read_job, read_pods, read_run_info
+from trainwright.cli.record import (
+    EVENTS,
+    REPLICAS,
+    RecordedPod,
+    RunInfo,
+    RunRecord,
+    read_events,
+    read_job,
+    read_pods,
+    read_run_info,
+)
 from trainwright.cli.show.news import JobEnding
+from trainwright.model.job import Body
 from trainwright.model.meta import Key
 
 FACTS = RunInfo(("default/demo",), 42, "2026-11-15T20:00:00Z")
@@ -64,6 +75,35 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     assert read_pods(tmp_path) == [POD]
 
 
+def test_bytes_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    bad = b'{"job":"\xff"}\n'
+    (tmp_path / REPLICAS).write_bytes(bad + msgspec.json.encode(POD) + b"\n")
+    (tmp_path / EVENTS).write_bytes(b'{"reason":"a"}\n' + bad)
+    (tmp_path / "run.json").write_bytes(b'{"jobs":[],"pid":1,"started":"\xff"}')
+    (tmp_path / "status.json").write_bytes(b"[" + bad + b"]")
+    (tmp_path / "status.yaml").write_bytes(b"metadata: \xff")
+
+    assert read_pods(tmp_path) == [POD]
+    assert read_events(tmp_path) == [{"reason": "a"}]
+    assert read_run_info(tmp_path) is None
+    assert read_job(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
+
+
+@pytest.mark.parametrize("text", ["kind: Gen", "metadata:", "metadata: a", "[{}]", "[a]", "metadata: {at: 2026-11-00}"])
+@pytest.mark.parametrize("file", ["status.json", "status.yaml", "manifest.yaml"])
+def test_a_status_that_is_no_job_is_left_out(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text, encoding="utf-8")
+
+    assert read_job(tmp_path, Key("a", "b")) == {"metadata": {"namespace": "a", "name": "b"}}
+
+
+@pytest.mark.parametrize("odd", [{}, {"metadata": None}, {"metadata": []}])
+def test_an_odd_job_in_the_status_does_not_hide_the_others(tmp_path: Path, odd: Body) -> None:
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode([odd, job()]))
+
+    assert read_job(tmp_path, Key("default", "demo")) == job()
+
+
 @pytest.mark.parametrize(("keep", "left"), [(True, ["pods"]), (False, [])])
 def test_only_what_is_worth_it_is_kept(tmp_path: Path, keep: bool, left: list[str]) -> None:
     record = RunRecord(tmp_path)
@@ -105,3 +145,30 @@ def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     record.close([job()], FACTS)
 
     assert "No space left on device" in record.trouble
+
+
+def test_the_copy_of_the_status_does_not_use_the_room_of_the_other_files(small: Path) -> None:
+    record = RunRecord(small)
+    record.write_info(FACTS)
+    record.write_manifest([job()])
+    fill(small)
+    ended = msgspec.structs.replace(FACTS, ended="now")
+    record.close([job(status={"phase": "Succeeded", "text": "x" * 90_000})], ended)
+
+    assert read_run_info(small) == ended
+    assert read_job(small, Key("default", "demo"))["status"]["phase"] == "Succeeded"
+    assert sorted(path.name for path in small.iterdir()) == ["log", "run.json", "status.yaml"]
+
+
+def test_the_submitted_jobs_stay_if_the_final_status_has_no_room(small: Path) -> None:
+    record = RunRecord(small)
+    record.write_info(FACTS)
+    record.write_manifest([job()])
+    fill(small)
+    ended = msgspec.structs.replace(FACTS, ended="now")
+    record.close([job(status={"text": "x" * 200_000})], ended)
+
+    assert read_run_info(small) == ended
+    assert read_job(small, Key("default", "demo")) == job()
+    assert sorted(path.name for path in small.iterdir()) == ["log", "manifest.yaml", "run.json"]
+    assert record.trouble == f"{small / 'status.yaml'} could not be written: No space left on device"

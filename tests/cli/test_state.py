@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.cli.runs import find, jobs, latest
+from trainwright.cli.runs import find, jobs, kept_runs, latest, select_run
 from trainwright.cli.state import KEPT, NameLocks, home, is_live, job_folder, run_id, runs_in
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
@@ -216,6 +216,18 @@ def test_finding_a_run_by_name(state: Path) -> None:
             claim.folder,
             claim.folder / "engine.sock",
         )
+
+
+def test_a_live_run_is_live_behind_a_link(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state.mkdir(exist_ok=True)
+    link = tmp_path / "link"
+    link.symlink_to(state)
+    monkeypatch.setenv("TRAINWRIGHT_STATE", str(link))
+    past(link, DEMO)
+    with NameLocks(link, [DEMO], NOW + timedelta(days=1)) as claim:
+        run = find("demo")
+        assert select_run(run, claim.folder.name) == run
+        assert [one.live for one in kept_runs(run)] == [False, True]
 
 
 def test_a_name_in_two_namespaces(state: Path) -> None:

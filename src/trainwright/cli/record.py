@@ -40,6 +40,8 @@ MANIFEST = "manifest.yaml"
 #: The file that reserves disk space for the final status.
 _RESERVE = ".room"
 _RESERVE_BYTES = 128 * 1024
+#: The errors of `msgspec` about data that is not as expected: also bytes that are not UTF-8 are possible.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class RecordedPod(Struct, frozen=True, omit_defaults=True):
@@ -85,26 +87,27 @@ class RunRecord:
             if items:
                 self._lines[file] = []
                 text = b"".join(msgspec.json.encode(item) + b"\n" for item in items)
-                self._write(file, text, os.O_APPEND)
+                self._append(file, text)
 
     def write_info(self, info: RunInfo) -> None:
         """Replace `run.json`."""
-        self._write(RUN, msgspec.json.encode(info) + b"\n", os.O_TRUNC)
+        self._replace(RUN, msgspec.json.encode(info) + b"\n")
 
     def write_manifest(self, jobs: Sequence[Body]) -> None:
         """Write the submitted jobs."""
-        self._write(MANIFEST, as_yaml(jobs).encode(), os.O_TRUNC)
+        self._replace(MANIFEST, as_yaml(jobs).encode())
 
     def close(self, jobs: Sequence[Body], info: RunInfo) -> None:
         """Write the final status of all jobs into the reserved disk space."""
         with suppress(OSError):
             (self.folder / _RESERVE).unlink()
-        self._write(STATUS, as_yaml(jobs).encode(), os.O_TRUNC)
-        self._write(COMPACT, msgspec.json.encode(jobs), os.O_TRUNC)
-        with suppress(OSError):
-            (self.folder / MANIFEST).unlink()
+        if self._replace(STATUS, as_yaml(jobs).encode()):
+            with suppress(OSError):
+                (self.folder / MANIFEST).unlink()
         self.write_info(info)
         self.flush()
+        # Last, because commands can do without this file: it must not use the space that the other files need.
+        self._replace(COMPACT, msgspec.json.encode(jobs))
 
     def remove_working_files(self, *, keep_pods: bool) -> None:
         """Remove files that only a live run needs: files of the nodes, and files of the pods unless `keep_pods`."""
@@ -120,18 +123,38 @@ class RunRecord:
             finally:
                 os.close(file)
 
-    def _write(self, name: str, data: bytes, mode: int) -> None:
+    def _replace(self, name: str, data: bytes) -> bool:
+        """Write a whole file; return whether this succeeded. Otherwise the earlier file stays as it is."""
+        path, unfinished = self.folder / name, self.folder / f".{name}"
+        try:
+            self._write_all(unfinished, data, os.O_TRUNC)
+            unfinished.replace(path)
+        except OSError as error:
+            self._note(path, error)
+            with suppress(OSError):
+                unfinished.unlink()  # the next file needs the space
+            return False
+        return True
+
+    def _append(self, name: str, data: bytes) -> None:
         path = self.folder / name
         try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o600)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(file, view) :]
-            finally:
-                os.close(file)
+            self._write_all(path, data, os.O_APPEND)
         except OSError as error:
-            self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
+            self._note(path, error)
+
+    def _note(self, path: Path, error: OSError) -> None:
+        self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"
+
+    @staticmethod
+    def _write_all(path: Path, data: bytes, mode: int) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+        finally:
+            os.close(file)
 
 
 def read_pods(folder: Path) -> list[RecordedPod]:
@@ -146,7 +169,7 @@ def read_run_info(folder: Path) -> RunInfo | None:
     """`run.json`; None if the file cannot be read."""
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=RunInfo)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *_UNREADABLE):
         return None
 
 
@@ -158,10 +181,9 @@ def read_job(folder: Path, key: Key) -> Body:
 
 def _compact(folder: Path, key: Key) -> Body | None:
     """The job from `status.json`. Folders of older versions do not have this file."""
-    with suppress(OSError, msgspec.DecodeError):
+    with suppress(OSError, *_UNREADABLE):
         for body in msgspec.json.decode((folder / COMPACT).read_bytes(), type=list[Body]):
-            meta = body["metadata"]
-            if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
+            if _is_job(body, key):
                 return body
     return None
 
@@ -170,12 +192,17 @@ def _body(path: Path, key: Key) -> Body | None:
     import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    with suppress(OSError, yaml.YAMLError), path.open("rb") as file:
+    with suppress(OSError, ValueError, yaml.YAMLError), path.open("rb") as file:
         for body in yaml.load_all(file, Loader=loader):
-            meta = body["metadata"] if isinstance(body, dict) else {}
-            if (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name):
+            if _is_job(body, key):
                 return dict(body)
     return None
+
+
+def _is_job(body: Any, key: Key) -> bool:
+    """Whether it is the job of this key. Files that were cut off or edited can contain anything."""
+    meta = body.get("metadata") if isinstance(body, dict) else None
+    return isinstance(meta, dict) and (meta.get("namespace"), meta.get("name")) == (key.namespace, key.name)
 
 
 def read_events(folder: Path) -> list[Body]:
@@ -187,7 +214,7 @@ def _read_lines(path: Path, type_: type[Item]) -> list[Item]:
     found: list[Item] = []
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):
+            with suppress(*_UNREADABLE):
                 found.append(msgspec.json.decode(line, type=type_))
     return found
 

@@ -74,9 +74,9 @@ def find(word: str, namespace: str = "") -> Run:
 
 
 def kept_runs(run: Run) -> list[Run]:
-    """All kept runs of the same job, oldest first."""
-    folders = [folder.resolve() for folder in runs_in(job_folder(home(), run.key))]
-    return [Run(run.key, one, live=run.live and one == run.folder, pid=run.pid) for one in folders]
+    """All kept runs of the same job, oldest first. One of them is `run`, if it is live."""
+    folders, own = (folder.resolve() for folder in runs_in(job_folder(home(), run.key))), run.folder.resolve()
+    return [run if run.live and one == own else Run(run.key, one, live=False, pid=run.pid) for one in folders]
 
 
 def select_run(run: Run, run_id: str) -> Run:

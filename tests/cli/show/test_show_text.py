@@ -43,6 +43,10 @@ def test_a_line_is_made_fit_to_be_shown(text: str, shown: str) -> None:
         pytest.param("\x1b[31mx\x07y", "\x1b[31mxy\x1b[0m", id="controls between"),
         pytest.param("old\r\x1b[32mnew\x1b", "\x1b[32mnew\x1b[0m", id="last state of a bar"),
         pytest.param("\x1b]0;t\x07x", "x", id="no colour at all"),
+        pytest.param("a\x1b\x1b[31mred", "a\x1b[31mred\x1b[0m", id="escape twice"),
+        pytest.param("\x1b\x00 x \x1b[1mb", " x \x1b[1mb\x1b[0m", id="escape before a control character"),
+        pytest.param("\x1bé \x1b[0m", "é \x1b[0m\x1b[0m", id="escape before other text"),
+        pytest.param("\x1b\x1b[2J[2Jm\x1b[1mb", "[2Jm\x1b[1mb\x1b[0m", id="sequence inside a sequence"),
     ],
 )
 def test_where_colours_are_shown_they_stay(text: str, shown: str) -> None:

@@ -80,10 +80,9 @@ def _report(event: Body) -> EventReport:
 
 def event_lines(events: list[EventReport]) -> Iterator[str]:
     """The table."""
-    rows = [
-        [_time(one.time), one.type, one.reason, one.object, str(one.count), _one_line(one.message)] for one in events
-    ]
-    yield from columns([["TIME", "TYPE", "REASON", "OBJECT", "COUNT", "MESSAGE"], *rows])
+    rows = [[_time(one.time), one.type, one.reason, one.object, str(one.count), one.message] for one in events]
+    cleaned = [[_one_line(text) for text in row] for row in rows]
+    yield from columns([["TIME", "TYPE", "REASON", "OBJECT", "COUNT", "MESSAGE"], *cleaned])
 
 
 def _time(text: str) -> str:

@@ -6,6 +6,7 @@ A killed run has left no final status: the evidence is then the submitted job, i
 
 import os
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from trainwright.cli.show.text import line as clean
 from trainwright.core.explain import failures_to_quote
 from trainwright.core.output import ends_with_own_error
 from trainwright.errors import UsageError
+from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import find as find_kind
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import Pod
@@ -29,6 +31,8 @@ from trainwright.model.meta import Key
 from trainwright.model.units import parse_time
 from trainwright.runtime.ports import WallClock
 
+#: The kinds of the objects that have the name of a replica.
+_CHILDREN = ("Pod", "Service")
 #: At most this many bytes are read from the end of a log.
 _TAIL_BYTES = 64 * 1024
 #: If the failure to quote may be a consequence of another one, the logs of at most this many other pods are read.
@@ -67,7 +71,7 @@ def _live(run: Run, reached: LiveJob, *, logs: bool) -> JobEvidence:
         runtime=info.runtime if info is not None else "",
         pods=pods,
         nodes=tuple(nodes),
-        events=_about(run, events),
+        events=_about(run, reached.kind, events),
         log=log,
     )
 
@@ -79,11 +83,11 @@ def _past(run: Run, *, logs: bool) -> JobEvidence:
         raise UsageError(f"{run.key}: run {run.folder.name} has not recorded the job; it was killed, or it just begins")
     endings = info.endings if info is not None else ()
     ending = next((one for one in endings if Key(one.namespace, one.name) == run.key), None)
-    events = _about(run, read_events(run.folder))
+    events = _about(run, kind, read_events(run.folder))
     if run.live and (events or read_pods(run.folder)):  # the engine does not have the job any more
         ending = JobEnding(run.key.namespace, run.key.name, "Deleted", 1, 0.0, 0, "the job was deleted before it ended")
     ended = parse_time(info.ended) if info is not None else None
-    killed = "how the job and its replicas ended is not known, because the run was killed"
+    ledger, killed = _ledger(body), "how the job and its replicas ended is not known, because the run was killed"
     state = f"ended at {info.ended}" if info is not None and info.ended else "live" if run.live else "was killed"
     return JobEvidence(
         kind=kind,
@@ -93,9 +97,9 @@ def _past(run: Run, *, logs: bool) -> JobEvidence:
         runtime=info.runtime if info is not None else "",
         live=run.live and ending is None,
         events=events,
-        log=_log(run, _ledger(body), ()) if logs else None,
+        log=_log(run, ledger, ()) if logs else None,
         ending=ending,
-        gaps=(killed,) if ending is None and not run.live else (),
+        gaps=(killed,) if ending is None and ledger.outcome is None and not run.live else (),
         folder=run.folder,
     )
 
@@ -107,17 +111,20 @@ def _ledger(body: Body) -> Ledger:
         return Ledger()
 
 
-def _about(run: Run, events: list[Body]) -> tuple[Body, ...]:
-    """The events about the job and its pods, oldest first."""
-    names = {run.key.name, *(pod.pod for pod in read_pods(run.folder) if pod.job == str(run.key))}
-    found = [one for one in events if _is_about(one, run.key.namespace, names)]
+def _about(run: Run, kind: Kind, events: list[Body]) -> tuple[Body, ...]:
+    """The events about the job and its pods, oldest first. A pod can have the name of another job."""
+    pods = [pod.pod for pod in read_pods(run.folder) if pod.job == str(run.key)]
+    objects = {(kind.name, run.key.name), *product(_CHILDREN, pods)}
+    found = [one for one in events if _is_about(one, run.key.namespace, objects)]
     latest = {(one.get("metadata") or {}).get("name") or str(place): one for place, one in enumerate(found)}
     return tuple(sorted(latest.values(), key=event_time))
 
 
-def _is_about(event: Body, namespace: str, names: set[str]) -> bool:
-    about = event.get("involvedObject") or {}
-    return about.get("namespace", "") == namespace and about.get("name") in names
+def _is_about(event: Body, namespace: str, objects: set[tuple[str, str]]) -> bool:
+    about = event.get("involvedObject")
+    if not isinstance(about, dict) or about.get("namespace") != namespace:
+        return False
+    return (about.get("kind"), about.get("name")) in objects
 
 
 def _last_time(events: tuple[Body, ...]) -> datetime | None:

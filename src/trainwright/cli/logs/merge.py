@@ -6,6 +6,7 @@ Only one block of each log is in memory, and the blocks get smaller if there are
 
 import heapq
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -81,6 +82,7 @@ def _matching(one: LogPiece, wanted: LineFilter) -> Iterator[LogPiece]:
 
 def _last(logs: Sequence[LogFile], wanted: LineFilter, count: int, block: int) -> Iterator[LogPiece]:
     """The last `count` wanted lines. Files are read from the newest to the oldest, and only as many as necessary."""
+    count = min(count, sys.maxsize)  # a deque cannot be longer
     kept: list[deque[LogPiece]] = []
     for one in reversed(logs):
         for part in reversed(read.parts(one.path, one.inode, one.size)):

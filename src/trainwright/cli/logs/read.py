@@ -157,8 +157,8 @@ class LogSegment:
         return found if found < self.size or self.ends_with_line() else 0
 
     def ends_with_line(self) -> bool:
-        """Whether the last line of this file does not continue in the next file."""
-        return not self.size or self._file.read(self.size - 1, 1) == b"\n"
+        """Whether the last line of this file does not continue in the next file. True if the file was removed."""
+        return not self.size or self._file.read(self.size - 1, 1) in (b"\n", None)
 
     def pieces(self, *, since: int = 0, last: int | None = None, block: int = BLOCK_BYTES) -> Iterator[Piece]:
         """The lines that were written at the time `since` or later; with `last`, only this many lines from the end."""

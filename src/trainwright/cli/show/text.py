@@ -44,7 +44,7 @@ def coloured(text: str) -> str:
         return line(text)
     text = _SEQUENCE.sub(_only_colour, last_state(text))
     head, *rest = text.split("\x1b")
-    parts = (f"\x1b{_clean_after_colour(part)}" for part in rest)
+    parts = (_clean_after_colour(f"\x1b{part}") for part in rest)
     return _CONTROL.sub("", head) + "".join(parts) + "\x1b[0m"
 
 
@@ -53,8 +53,9 @@ def _only_colour(match: re.Match[str]) -> str:
 
 
 def _clean_after_colour(part: str) -> str:
-    """A colour sequence (without its escape character) and the cleaned text after it."""
-    end = part.index("m") + 1
+    """A colour sequence and the cleaned text after it. Without a colour, the escape character is removed, too."""
+    found = _COLOUR.match(part)
+    end = found.end() if found else 0
     return part[:end] + _CONTROL.sub("", part[end:])
 
 
