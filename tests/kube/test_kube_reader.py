@@ -18,7 +18,8 @@ from kube_server import SECRETS, Server, a_list, a_secret, access, drops, refuse
 from msgspec.structs import replace
 
 from patience import PATIENCE
-from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
+from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, ExecPlugin, UserEntry
 from trainwright.kube.proxied import ProxiedReader
@@ -123,6 +124,16 @@ async def test_a_server_that_asks_for_too_long_a_pause_is_not_asked_again(server
     with pytest.raises(UnavailableError, match="later"):
         await read(access(server.url))
     assert len(server.asked) == 1
+
+
+async def test_an_error_about_a_header_does_not_contain_its_value(server: Server) -> None:
+    def use(one: Reader) -> None:
+        one._auth = AuthHeaders({"Authorization": "Bearer hid\nden"})
+        one.send(GET)
+
+    with pytest.raises(UsageError, match="the HTTP header Authorization cannot be sent") as caught:
+        await read(access(server.url), use=use)
+    assert "den" not in str(caught.value)
 
 
 async def test_unknown_credentials(server: Server) -> None:

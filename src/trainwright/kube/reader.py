@@ -24,9 +24,10 @@ from trainwright.errors import (
     TooManyRequestsError,
     UnavailableError,
     UntrustedError,
+    UsageError,
 )
 from trainwright.kube.auth import credentials, user_headers
-from trainwright.kube.certificates import AuthHeaders, ssl_context
+from trainwright.kube.certificates import NOT_A_HEADER, AuthHeaders, ssl_context
 from trainwright.kube.codec import (
     PAGE_SIZE,
     Request,
@@ -81,7 +82,7 @@ class Reader:
         self._port = parts.port or (443 if self._secure else 80)
         self._credentials = credentials(access, WallClock())
         self._auth = self._credentials.current()
-        self._headers = user_headers(access.user.value)
+        self._headers = user_headers(access.user)
         self._context: tuple[AuthHeaders, SSLContext] | None = None
         self._idle: list[tuple[AuthHeaders, HTTPConnection]] = []
         self._lock, self._slots = Lock(), BoundedSemaphore(self._policy.max_concurrent)
@@ -179,7 +180,11 @@ class Reader:
         sock.settimeout(_left(end))
         connection.putrequest(request.method, self._prefix + request.path)
         for name, value in (*self._headers, *auth.headers.items()):
-            connection.putheader(name, value)
+            try:
+                connection.putheader(name, value)
+            except ValueError:  # its text contains the value, which can be a secret
+                connection.close()
+                raise UsageError(f"the HTTP header {name} cannot be sent: its value {NOT_A_HEADER}") from None
         connection.endheaders()
         parts: list[bytes] = []
         with connection.getresponse() as response:
