@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from http.client import HTTPResponse
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
@@ -203,6 +204,22 @@ async def test_a_truncated_answer_is_no_answer(server: Server, *, length: bool) 
 
     with pytest.raises(UnavailableError, match="the connection ended in the middle of the answer"):
         await read(access(server.url), HURRY)
+
+
+async def test_an_answer_that_closes_its_connection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = HTTPResponse.read1
+
+    def read1(response: HTTPResponse, n: int = -1) -> bytes:
+        """As in Python 3.11.8 and 3.12.2: close the response as soon as its last byte is read."""
+        part = old(response, n)
+        if response.length == 0:
+            response._close_conn()  # type: ignore[attr-defined]
+        return part
+
+    monkeypatch.setattr(HTTPResponse, "read1", read1)
+    server.says = [says({"a": 1}, Connection="close")]
+
+    assert await read(access(server.url), HURRY) == b'{"a": 1}'
 
 
 async def test_a_port_where_nothing_listens() -> None:

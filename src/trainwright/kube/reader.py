@@ -188,10 +188,11 @@ class Reader:
         connection.endheaders()
         parts: list[bytes] = []
         with connection.getresponse() as response:
-            sock.settimeout(_left(end))
-            while part := response.read1(_CHUNK_BYTES):
-                parts.append(part)
+            while not response.isclosed():  # newer versions of Python close the response at its end, with the socket
                 sock.settimeout(_left(end))
+                if not (part := response.read1(_CHUNK_BYTES)):
+                    break
+                parts.append(part)
             if response.length:  # `read1` does not notice that the connection ended too early
                 raise IncompleteRead(b"", response.length)
             return response.status, response.getheader("Retry-After", ""), b"".join(parts)
