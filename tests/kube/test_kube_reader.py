@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPResponse
 from pathlib import Path
 from threading import Barrier, Event
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -168,6 +170,41 @@ async def test_a_plugin_gives_the_token(server: Server) -> None:
 
     assert await read(access(server.url, UserEntry(exec=plugin))) == b"{}"
     assert server.asked[0].headers["Authorization"] == "Bearer t"
+
+
+async def test_a_plugin_that_fails_runs_once_for_all_requests_and_does_not_delay_the_end(
+    server: Server, tmp_path: Path
+) -> None:
+    version = "client.authentication.k8s.io/v1"
+    script = """if True:
+        import json, pathlib, sys, time
+        folder = pathlib.Path(sys.argv[1])
+        count = len(list(folder.glob("run-*"))) + 1
+        folder.joinpath(f"run-{count}").touch()
+        while count > 1 and not folder.joinpath("go").exists():
+            time.sleep(0.01)
+        if count > 1:
+            sys.exit("log in again")
+        print(json.dumps({"apiVersion": sys.argv[2], "kind": "ExecCredential", "status": {"token": "t"}}))
+    """
+    plugin = ExecPlugin(sys.executable, version, ["-c", script, str(tmp_path), version])
+    server.says = [refuses(401, "Unauthorized")]
+
+    def use(one: Reader) -> list[BaseException | None]:
+        end = monotonic() + PATIENCE
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(one.send, GET) for _ in range(7)]
+            try:
+                while not tmp_path.joinpath("run-2").exists() and monotonic() < end:
+                    sleep(0.01)
+                pool.submit(one.close).result(PATIENCE)
+            finally:
+                tmp_path.joinpath("go").touch()
+            return [call.exception(PATIENCE) for call in asked]
+
+    errors = await read(access(server.url, UserEntry(exec=plugin)), use=use)
+    assert {str(error).rpartition(": ")[2] for error in errors} == {"log in again"}
+    assert len(list(tmp_path.glob("run-*"))) == 2
 
 
 # -- no answer ---------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from trainwright.errors import (
     ForbiddenError,
     GoneError,
     TooManyRequestsError,
+    TrainwrightError,
     UnavailableError,
     UntrustedError,
     UsageError,
@@ -86,6 +87,10 @@ class Reader:
         self._context: tuple[AuthHeaders, SSLContext] | None = None
         self._idle: list[tuple[AuthHeaders, HTTPConnection]] = []
         self._lock, self._slots = Lock(), BoundedSemaphore(self._policy.max_concurrent)
+        #: Not `_lock`: an exec plug-in can run for long, and `close` must not wait for it.
+        self._refresh_lock = Lock()
+        #: Rejected credentials that could not be replaced, and why. Each request would run a plug-in again.
+        self._failed_refresh: tuple[AuthHeaders, TrainwrightError] | None = None
 
     def send(self, request: Request, seconds: float | None = None) -> bytes:
         """The body of the answer. Raises ApiError; NoAnswerInTimeError if there is none within `seconds`."""
@@ -210,9 +215,15 @@ class Reader:
 
     def _refreshed(self, auth: AuthHeaders) -> bool:
         """Get other credentials than `auth`, which the server rejected. Returns whether there are any."""
-        with self._lock:
-            if self._auth is auth and self._credentials.rejected(auth):
-                self._auth = self._credentials.current()
+        with self._refresh_lock:
+            if self._failed_refresh is not None and self._failed_refresh[0] is auth:
+                raise self._failed_refresh[1]
+            try:
+                if self._auth is auth and self._credentials.rejected(auth):
+                    self._auth = self._credentials.current()
+            except TrainwrightError as error:
+                self._failed_refresh = auth, error
+                raise
             return self._auth is not auth
 
 
