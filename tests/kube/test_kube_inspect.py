@@ -14,8 +14,9 @@ from kube_store import JOB, StoreServer, api, status
 from trainwright.cli.inspect import cluster
 from trainwright.cli.inspect.cluster import collect, parse_name
 from trainwright.cli.inspect.evidence import ClusterOptions, JobEvidence, Wanted
-from trainwright.errors import ApiError, ForbiddenError, UsageError
+from trainwright.errors import ApiError, ForbiddenError, InvalidError, UsageError
 from trainwright.kinds.registry import KINDS
+from trainwright.kube.codec import object_path
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, SPARE, Key
 from trainwright.runtime.ports import EVENTS, JOBS, NODES, PODS, WallClock
@@ -122,6 +123,16 @@ def test_a_job_is_named_as_kubectl_does_or_with_its_namespace(
 def test_a_word_that_is_no_name_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="expected NAME, NAMESPACE/NAME or KIND/NAME"):
         parse_name(word, "", "lab")
+
+
+@pytest.mark.parametrize("text", ["k\u00e9", "\udcff"], ids=["UTF-8", "not UTF-8"])
+def test_a_name_that_is_not_ascii_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^JOB: .*; expected only ASCII"):
+        parse_name(text, "", "lab")
+    with pytest.raises(UsageError, match=r"^--namespace: .*; expected only ASCII"):
+        parse_name("demo", text, "lab")
+    with pytest.raises(InvalidError, match=r"^metadata\.name: .*; expected a name in ASCII"):
+        object_path(PODS, Key("lab", text))
 
 
 def test_two_namespaces_contradict_each_other() -> None:

@@ -8,7 +8,6 @@ base64 text is used, as in kubectl.
 import os
 import ssl
 from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +55,7 @@ def field_content(entry: Located[Any], name: str) -> bytes:
     if data := getattr(entry.value, f"{name}_data"):
         try:
             return b64decode(data, validate=True)
-        except Base64Error:
+        except ValueError:
             raise entry.error(f"{spelled}-data", "not base64") from None
     if path := getattr(entry.value, name):
         try:

@@ -123,8 +123,8 @@ def with_query(path: str, query: Mapping[str, str]) -> str:
 
 def _segment(field: str, value: str) -> str:
     """Encode a name. Refuse a name that changes the path: a DELETE with an empty name would delete all objects."""
-    if value in ("", ".", "..") or "/" in value or "%" in value:
-        raise InvalidError(f"metadata.{field}: {value!r}; expected a {field} without `/` and `%`")
+    if value in ("", ".", "..") or "/" in value or "%" in value or not value.isascii():
+        raise InvalidError(f"metadata.{field}: {value!r}; expected a {field} in ASCII without `/` and `%`")
     return quote(value, safe="")
 
 

@@ -106,6 +106,9 @@ def parse_name(word: str, namespace: str, default_namespace: str) -> NamedJob:
     kind = _kind(first)
     if not name or "/" in first or (slash and not first):
         raise UsageError(f"JOB: {word!r}; expected NAME, NAMESPACE/NAME or KIND/NAME")
+    for option, text in (("JOB", word), ("--namespace", namespace)):
+        if not text.isascii():
+            raise UsageError(f"{option}: {text!r}; expected only ASCII characters, as in all names of Kubernetes")
     if not slash or kind is not None:
         return NamedJob(Key(namespace or default_namespace, name), KINDS if kind is None else (kind,))
     if namespace not in ("", first):
