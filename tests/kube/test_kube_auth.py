@@ -4,8 +4,10 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from base64 import b64encode
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,17 @@ import pytest
 from aiohttp import web
 from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses, says
 
-from trainwright.errors import ForbiddenError, UnavailableError
+from trainwright.errors import ForbiddenError, TrainwrightError, UnavailableError
 from trainwright.kube import auth, plugin
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Access, ExecPlugin, PluginVariable, UserEntry
 from trainwright.kube.http import HttpClient
+from trainwright.kube.reader import reader
 from trainwright.kube.session import ApiSession
 
-TOKEN = "".join(("ü", "-", "abc"))
-BASIC = b64encode(f"me:{TOKEN}".encode()).decode()
+TOKEN = "".join(("a", "-", "bc"))
+PASSWORD = f"ü{TOKEN}"
+BASIC = b64encode(f"me:{PASSWORD}".encode()).decode()
 V1 = "client.authentication.k8s.io/v1"
 UNKNOWN = refuses(401, "Unauthorized", "Unauthorized")
 
@@ -35,8 +39,8 @@ def _sent(server: Server) -> list[str]:
     ("user", "header"),
     [
         pytest.param(UserEntry(), "", id="nobody"),
-        pytest.param(UserEntry(token=TOKEN), f"Bearer {TOKEN}", id="a token"),
-        pytest.param(UserEntry(username="me", password=TOKEN), f"Basic {BASIC}", id="a password"),
+        pytest.param(UserEntry(token=f"{TOKEN}\n"), f"Bearer {TOKEN}", id="a token"),
+        pytest.param(UserEntry(username="me", password=PASSWORD), f"Basic {BASIC}", id="a password"),
     ],
 )
 async def test_what_is_sent(server: Server, user: UserEntry, header: str) -> None:
@@ -54,6 +58,32 @@ async def test_somebody_else_can_be_meant(server: Server) -> None:
     headers = server.asked[0].headers
     assert (headers["Impersonate-User"], headers["Impersonate-Uid"]) == ("other", "7")
     assert headers.getall("Impersonate-Group") == ["a", "b"]
+
+
+def _connect_session(made: Access) -> None:
+    ApiSession(made).credentials.current()
+
+
+@pytest.mark.parametrize("secret", ["hid\nden", "hid\x7fden", "hid\u00fcden"], ids=["newline", "control", "non-ASCII"])
+@pytest.mark.parametrize("field", ["token", "tokenFile", "exec", "as", "as-uid", "as-groups[0]"])
+@pytest.mark.parametrize("connect", [reader, _connect_session])
+def test_what_no_header_can_contain_is_refused_without_its_value(
+    tmp_path: Path, field: str, secret: str, connect: Callable[[Access], object]
+) -> None:
+    (tmp_path / "token").write_text(secret)
+    printed = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": {"token": secret}})
+    user = {
+        "token": UserEntry(token=secret),
+        "tokenFile": UserEntry(token_file=str(tmp_path / "token")),
+        "exec": UserEntry(exec=ExecPlugin(sys.executable, V1, ["-c", f"print({printed!r})"])),
+        "as": UserEntry(impersonate=secret),
+        "as-uid": UserEntry(impersonate_uid=secret),
+        "as-groups[0]": UserEntry(impersonate_groups=[secret]),
+    }[field]
+
+    with pytest.raises(TrainwrightError, match=rf"user\.{re.escape(field)}: .*an HTTP header") as caught:
+        connect(access("http://127.0.0.1:1", user))
+    assert "den" not in str(caught.value)
 
 
 def _knows(*tokens: str) -> Any:

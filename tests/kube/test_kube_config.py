@@ -187,6 +187,19 @@ def _cluster(**cluster: Any) -> dict[str, Any]:
         pytest.param(
             _cluster(server="ftp://x"), r"clusters\[0\].cluster.server: 'ftp://x'; expected a URL", id="odd server"
         ),
+        *[
+            pytest.param(_cluster(server=url), r"clusters\[0\].cluster.server: 'http.*'; expected a URL", id=url)
+            for url in (
+                "https://127.0.0.1:99999",
+                "http://a..b:80",
+                "http://host/k\u00e9",
+                "http://a b",
+                "https://[::1",
+            )
+        ],
+        pytest.param(
+            _cluster(server="https://x:99999/me:secret@x"), r"server: has a name or a password in it", id="both"
+        ),
         pytest.param(
             _cluster(server="https://me:secret@x"), r"cluster.server: has a name or a password in it", id="password"
         ),
@@ -230,6 +243,9 @@ def _cluster(**cluster: Any) -> dict[str, Any]:
             _user(**{"client-key-data": "eA=="}),
             "client-certificate: missing, although there is a client-key",
             id="half a pair",
+        ),
+        pytest.param(
+            _user(**{"client-certificate-data": "\u00fc"}), "client-certificate-data: not base64", id="not ASCII"
         ),
         pytest.param(_user(**{"client-certificate-data": "%"}), "client-certificate-data: not base64", id="base64"),
     ],

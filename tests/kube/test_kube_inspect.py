@@ -14,8 +14,9 @@ from kube_store import JOB, StoreServer, api, status
 from trainwright.cli.inspect import cluster
 from trainwright.cli.inspect.cluster import collect, parse_name
 from trainwright.cli.inspect.evidence import ClusterOptions, JobEvidence, Wanted
-from trainwright.errors import ForbiddenError, UsageError
+from trainwright.errors import ApiError, ForbiddenError, InvalidError, UsageError
 from trainwright.kinds.registry import KINDS
+from trainwright.kube.codec import object_path
 from trainwright.model.job import Body
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, SPARE, Key
 from trainwright.runtime.ports import EVENTS, JOBS, NODES, PODS, WallClock
@@ -36,7 +37,7 @@ class Place:
 
     async def _before(self, request: web.Request) -> web.Response | None:
         self.asked.append(request.path_qs)
-        if request.path == "/apis":
+        if request.path == "/apis" and "/apis" not in self.answers:
             groups = [{"name": name, "preferredVersion": {"version": one}} for name, one in self.groups.items()]
             return web.json_response({"kind": "APIGroupList", "groups": groups})
         return next((answer for end, answer in self.answers.items() if request.path.endswith(end)), None)
@@ -124,6 +125,16 @@ def test_a_word_that_is_no_name_is_refused(word: str) -> None:
         parse_name(word, "", "lab")
 
 
+@pytest.mark.parametrize("text", ["k\u00e9", "\udcff"], ids=["UTF-8", "not UTF-8"])
+def test_a_name_that_is_not_ascii_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^JOB: .*; expected only ASCII"):
+        parse_name(text, "", "lab")
+    with pytest.raises(UsageError, match=r"^--namespace: .*; expected only ASCII"):
+        parse_name("demo", text, "lab")
+    with pytest.raises(InvalidError, match=r"^metadata\.name: .*; expected a name in ASCII"):
+        object_path(PODS, Key("lab", text))
+
+
 def test_two_namespaces_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="'red/demo' names the namespace 'red', but --namespace is 'blue'"):
         parse_name("red/demo", "blue", "lab")
@@ -187,6 +198,17 @@ async def test_a_caller_who_may_not_read_jobs(place: Place) -> None:
         await place.collect()
 
 
+NO_ANSWERS = pytest.mark.parametrize("answer", [b"<html>", b"[]", b"{}", b'{"metadata":null,"groups":null}', b'"\xff"'])
+
+
+@NO_ANSWERS
+async def test_an_answer_that_is_no_job(place: Place, answer: bytes) -> None:
+    place.answers["/genericjobs/demo"] = web.Response(body=answer)
+
+    with pytest.raises(ApiError, match=r"^the server's answer cannot be read: "):
+        await place.collect()
+
+
 # -- the objects around it -------------------------------------------------------------------------------------------
 
 
@@ -242,6 +264,17 @@ async def test_a_broken_api_is_one_sentence_too(place: Place) -> None:
     found = await place.collect()
 
     assert found.gaps == ("cannot list events in namespace 'lab' (etcd is away): events are left out",)
+
+
+@NO_ANSWERS
+async def test_api_groups_that_cannot_be_read_are_one_sentence(place: Place, answer: bytes) -> None:
+    place.job()
+    place.answers["/apis"] = web.Response(body=answer)
+    found = await place.collect()
+
+    assert found.admission == ()
+    (gap,) = found.gaps
+    assert gap.startswith("cannot read the API groups (the server's answer cannot be read: ")
 
 
 async def test_pod_groups_and_workloads_of_the_job_are_collected(place: Place) -> None:

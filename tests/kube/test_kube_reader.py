@@ -8,8 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from pathlib import Path
 from threading import Barrier, Event
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -18,7 +21,8 @@ from kube_server import SECRETS, Server, a_list, a_secret, access, drops, refuse
 from msgspec.structs import replace
 
 from patience import PATIENCE
-from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError
+from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, ExecPlugin, UserEntry
 from trainwright.kube.proxied import ProxiedReader
@@ -125,6 +129,16 @@ async def test_a_server_that_asks_for_too_long_a_pause_is_not_asked_again(server
     assert len(server.asked) == 1
 
 
+async def test_an_error_about_a_header_does_not_contain_its_value(server: Server) -> None:
+    def use(one: Reader) -> None:
+        one._auth = AuthHeaders({"Authorization": "Bearer hid\nden"})
+        one.send(GET)
+
+    with pytest.raises(UsageError, match="the HTTP header Authorization cannot be sent") as caught:
+        await read(access(server.url), use=use)
+    assert "den" not in str(caught.value)
+
+
 async def test_unknown_credentials(server: Server) -> None:
     server.says = [refuses(401, "Unauthorized", "Unauthorized")]
 
@@ -156,6 +170,41 @@ async def test_a_plugin_gives_the_token(server: Server) -> None:
 
     assert await read(access(server.url, UserEntry(exec=plugin))) == b"{}"
     assert server.asked[0].headers["Authorization"] == "Bearer t"
+
+
+async def test_a_plugin_that_fails_runs_once_for_all_requests_and_does_not_delay_the_end(
+    server: Server, tmp_path: Path
+) -> None:
+    version = "client.authentication.k8s.io/v1"
+    script = """if True:
+        import json, pathlib, sys, time
+        folder = pathlib.Path(sys.argv[1])
+        count = len(list(folder.glob("run-*"))) + 1
+        folder.joinpath(f"run-{count}").touch()
+        while count > 1 and not folder.joinpath("go").exists():
+            time.sleep(0.01)
+        if count > 1:
+            sys.exit("log in again")
+        print(json.dumps({"apiVersion": sys.argv[2], "kind": "ExecCredential", "status": {"token": "t"}}))
+    """
+    plugin = ExecPlugin(sys.executable, version, ["-c", script, str(tmp_path), version])
+    server.says = [refuses(401, "Unauthorized")]
+
+    def use(one: Reader) -> list[BaseException | None]:
+        end = monotonic() + PATIENCE
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(one.send, GET) for _ in range(7)]
+            try:
+                while not tmp_path.joinpath("run-2").exists() and monotonic() < end:
+                    sleep(0.01)
+                pool.submit(one.close).result(PATIENCE)
+            finally:
+                tmp_path.joinpath("go").touch()
+            return [call.exception(PATIENCE) for call in asked]
+
+    errors = await read(access(server.url, UserEntry(exec=plugin)), use=use)
+    assert {str(error).rpartition(": ")[2] for error in errors} == {"log in again"}
+    assert len(list(tmp_path.glob("run-*"))) == 2
 
 
 # -- no answer ---------------------------------------------------------------------------------------------------------
@@ -192,6 +241,22 @@ async def test_a_truncated_answer_is_no_answer(server: Server, *, length: bool) 
 
     with pytest.raises(UnavailableError, match="the connection ended in the middle of the answer"):
         await read(access(server.url), HURRY)
+
+
+async def test_an_answer_that_closes_its_connection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = HTTPResponse.read1
+
+    def read1(response: HTTPResponse, n: int = -1) -> bytes:
+        """As in Python 3.11.8 and 3.12.2: close the response as soon as its last byte is read."""
+        part = old(response, n)
+        if response.length == 0:
+            response._close_conn()  # type: ignore[attr-defined]
+        return part
+
+    monkeypatch.setattr(HTTPResponse, "read1", read1)
+    server.says = [says({"a": 1}, Connection="close")]
+
+    assert await read(access(server.url), HURRY) == b'{"a": 1}'
 
 
 async def test_a_port_where_nothing_listens() -> None:

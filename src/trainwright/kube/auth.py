@@ -14,7 +14,14 @@ from typing import Protocol
 
 from trainwright import __version__
 from trainwright.errors import UnavailableError, UsageError
-from trainwright.kube.certificates import AuthHeaders, bearer, client_key_pair
+from trainwright.kube.certificates import (
+    NOT_A_HEADER,
+    AuthHeaders,
+    bearer,
+    client_key_pair,
+    header_value,
+    is_header_value,
+)
 from trainwright.kube.config import Access, Located, UserEntry
 from trainwright.runtime.ports import Clock
 
@@ -58,7 +65,7 @@ class StaticCredentials:
 
     def __init__(self, user: Located[UserEntry]) -> None:
         self._user = user
-        self._auth = AuthHeaders(_authorization(user.value), client_key_pair(user))
+        self._auth = AuthHeaders(_authorization(user), client_key_pair(user))
 
     async def auth_headers(self) -> AuthHeaders:
         """The credentials for the next request."""
@@ -84,9 +91,7 @@ class TokenFileCredentials:
 
     def __init__(self, user: Located[UserEntry], path: Path) -> None:
         self._user, self._path, self._key_pair = user, path, client_key_pair(user)
-        self._auth: AuthHeaders | None = (
-            AuthHeaders(bearer(user.value.token), self._key_pair) if user.value.token else None
-        )
+        self._auth: AuthHeaders | None = AuthHeaders(_authorization(user), self._key_pair) if user.value.token else None
         self._read_at = -inf
 
     async def auth_headers(self) -> AuthHeaders:
@@ -118,6 +123,8 @@ class TokenFileCredentials:
             token, reason = "", str(getattr(error, "strerror", None) or error)
         else:
             reason = "it is empty"
+            if not is_header_value(token):
+                token, reason = "", f"it {NOT_A_HEADER}"
         if not token and self._auth is None:
             raise UnavailableError(str(self._user.error("tokenFile", f"no token in {self._path}: {reason}")))
         headers = bearer(token)
@@ -125,20 +132,22 @@ class TokenFileCredentials:
             self._auth = AuthHeaders(headers, self._key_pair)
 
 
-def user_headers(user: UserEntry) -> list[tuple[str, str]]:
-    """The headers of every request of a user, without credentials."""
+def user_headers(user: Located[UserEntry]) -> list[tuple[str, str]]:
+    """The headers of every request of a user, without credentials. Raises UsageError if a header cannot be sent."""
+    value = user.value
     headers = [("User-Agent", f"trainwright/{__version__}"), ("Accept", "application/json")]
-    if user.impersonate:
-        headers.append(("Impersonate-User", user.impersonate))
-    if user.impersonate_uid:
-        headers.append(("Impersonate-Uid", user.impersonate_uid))
-    return [*headers, *(("Impersonate-Group", group) for group in user.impersonate_groups or ())]
+    if value.impersonate:
+        headers.append(("Impersonate-User", header_value(user, "as", value.impersonate)))
+    if value.impersonate_uid:
+        headers.append(("Impersonate-Uid", header_value(user, "as-uid", value.impersonate_uid)))
+    groups = [header_value(user, f"as-groups[{at}]", one) for at, one in enumerate(value.impersonate_groups or ())]
+    return [*headers, *(("Impersonate-Group", group) for group in groups)]
 
 
-def _authorization(user: UserEntry) -> Mapping[str, str]:
-    if user.token:
-        return bearer(user.token)
-    if user.username:
-        text = f"{user.username}:{user.password or ''}"
+def _authorization(user: Located[UserEntry]) -> Mapping[str, str]:
+    if user.value.token:
+        return bearer(header_value(user, "token", user.value.token))
+    if user.value.username:
+        text = f"{user.value.username}:{user.value.password or ''}"
         return {"Authorization": f"Basic {b64encode(text.encode()).decode()}"}
     return {}

@@ -8,7 +8,6 @@ base64 text is used, as in kubectl.
 import os
 import ssl
 from base64 import b64decode
-from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,22 @@ class AuthHeaders(Struct, frozen=True, eq=False):
     key_pair: KeyPair | None = None
 
 
+#: Why a value cannot be sent. Errors never show the value itself, because it can be a secret.
+NOT_A_HEADER = "has a control character or a non-ASCII character in it, which an HTTP header cannot contain"
+
+
+def is_header_value(text: str) -> bool:
+    """Whether an HTTP header can contain this text."""
+    return text.isascii() and text.isprintable()
+
+
+def header_value(entry: Located[Any], name: str, given: str) -> str:
+    """The content of a kubeconfig field, without space around it, for a header. Raises UsageError without the value."""
+    if not is_header_value(value := given.strip()):
+        raise entry.error(name, NOT_A_HEADER)
+    return value
+
+
 def bearer(token: str) -> Mapping[str, str]:
     """The header for a token."""
     return {"Authorization": f"Bearer {token}"}
@@ -40,7 +55,7 @@ def field_content(entry: Located[Any], name: str) -> bytes:
     if data := getattr(entry.value, f"{name}_data"):
         try:
             return b64decode(data, validate=True)
-        except Base64Error:
+        except ValueError:
             raise entry.error(f"{spelled}-data", "not base64") from None
     if path := getattr(entry.value, name):
         try:

@@ -123,8 +123,8 @@ def with_query(path: str, query: Mapping[str, str]) -> str:
 
 def _segment(field: str, value: str) -> str:
     """Encode a name. Refuse a name that changes the path: a DELETE with an empty name would delete all objects."""
-    if value in ("", ".", "..") or "/" in value or "%" in value:
-        raise InvalidError(f"metadata.{field}: {value!r}; expected a {field} without `/` and `%`")
+    if value in ("", ".", "..") or "/" in value or "%" in value or not value.isascii():
+        raise InvalidError(f"metadata.{field}: {value!r}; expected a {field} in ASCII without `/` and `%`")
     return quote(value, safe="")
 
 
@@ -157,28 +157,28 @@ def encode(body: Body) -> bytes:
 
 def decode_metadata(data: bytes | Raw) -> ObjectMeta:
     """The metadata of an object of any kind."""
-    found: _WithMetadata = _decode(_WithMetadata, data)
+    found: _WithMetadata = decode(_WithMetadata, data)
     return found.metadata
 
 
 def decode_object(resource: Resource, data: bytes | Raw) -> Any:
     """One object, decoded as the resource's type. Raises ApiError if the data cannot be decoded as this type."""
     if resource.type is dict:
-        return _complete(resource, _decode(dict, data))
-    return _decode(resource.type, data)
+        return _complete(resource, decode(dict, data))
+    return decode(resource.type, data)
 
 
 def decode_page(resource: Resource, data: bytes) -> tuple[ListPage, str]:
     """One page of a list, and the token for the next page."""
     if resource.type is dict:
-        listed = _decode(_List[Body], data)
+        listed = decode(_List[Body], data)
         items = tuple([_complete(resource, body) for body in listed.items or ()])
     else:
         try:
             listed = _decoder(_List[resource.type]).decode(data)  # type: ignore[name-defined]
             items = listed.items or ()
         except msgspec.ValidationError:
-            listed = _decode(_List[Body], data)
+            listed = decode(_List[Body], data)
             items = tuple([one for body in listed.items or () for one in _readable(resource, body)])
     return ListPage(items, listed.metadata.resource_version), listed.metadata.continue_ or ""
 
@@ -210,7 +210,8 @@ def _complete(resource: Resource, body: Body) -> Body:
     return body
 
 
-def _decode(type_: Any, data: bytes | Raw) -> Any:
+def decode(type_: Any, data: bytes | Raw) -> Any:
+    """An answer of the server, decoded as this type. Raises ApiError if the data cannot be decoded as this type."""
     try:
         return _decoder(type_).decode(data)
     except msgspec.MsgspecError as error:

@@ -236,13 +236,26 @@ def _server(given: str, cluster: Located[ClusterEntry]) -> str:
     """The complete URL. As in kubectl, a missing scheme is https if the entry has TLS settings, otherwise http."""
     value = cluster.value
     secure = value.certificate_authority or value.certificate_authority_data or value.insecure_skip_tls_verify
+    given = given.strip()
     url = given if "://" in given else f"{'https' if secure else 'http'}://{given}"
-    parts = urlsplit(url)
-    if not given or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise cluster.error("server", f"{given!r}; expected a URL like https://host:6443")
-    if "@" in parts.netloc:
+    parts = _parts(url)
+    if "@" in (given if parts is None else parts.netloc):
         raise cluster.error("server", "has a name or a password in it, which logs would show; write it under the user")
+    if parts is None:
+        raise cluster.error("server", f"{given!r}; expected a URL like https://host:6443")
     return url.rstrip("/")
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The parts of the URL of a server; None if a client cannot use it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError if it is no port
+        (parts.hostname or "").encode("idna")  # the network functions do the same
+    except ValueError:
+        return None
+    usable = parts.path.isascii() and url.isprintable() and " " not in url
+    return parts if usable and parts.scheme in ("http", "https") and parts.hostname else None
 
 
 # -- kubeconfig files --------------------------------------------------------------------------------------------------

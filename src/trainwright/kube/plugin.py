@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from trainwright.errors import UnavailableError
-from trainwright.kube.certificates import AuthHeaders, bearer, field_content
+from trainwright.kube.certificates import NOT_A_HEADER, AuthHeaders, bearer, field_content, is_header_value
 from trainwright.kube.config import ClusterEntry, ExecPlugin, Located, UserEntry
 from trainwright.runtime.ports import Clock
 
@@ -117,11 +117,13 @@ class PluginCredentials:
                 f"printed {printed.api_version} {printed.kind}; expected {self._exec.api_version} ExecCredential"
             )
         status = printed.status or _PluginStatus()
-        certificate, key = status.client_certificate_data, status.client_key_data
-        if not status.token and not (certificate and key):
+        certificate, key, token = status.client_certificate_data, status.client_key_data, (status.token or "").strip()
+        if not token and not (certificate and key):
             raise self._failure("printed neither status.token nor a client certificate with its key")
+        if not is_header_value(token):
+            raise self._failure(f"printed a status.token that {NOT_A_HEADER}")
         key_pair = (certificate.encode(), key.encode()) if certificate and key else None
-        self._auth = AuthHeaders(bearer(status.token) if status.token else {}, key_pair)
+        self._auth = AuthHeaders(bearer(token) if token else {}, key_pair)
         self._expires = status.expiration_timestamp
 
 

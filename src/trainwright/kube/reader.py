@@ -22,11 +22,13 @@ from trainwright.errors import (
     ForbiddenError,
     GoneError,
     TooManyRequestsError,
+    TrainwrightError,
     UnavailableError,
     UntrustedError,
+    UsageError,
 )
 from trainwright.kube.auth import credentials, user_headers
-from trainwright.kube.certificates import AuthHeaders, ssl_context
+from trainwright.kube.certificates import NOT_A_HEADER, AuthHeaders, ssl_context
 from trainwright.kube.codec import (
     PAGE_SIZE,
     Request,
@@ -81,10 +83,14 @@ class Reader:
         self._port = parts.port or (443 if self._secure else 80)
         self._credentials = credentials(access, WallClock())
         self._auth = self._credentials.current()
-        self._headers = user_headers(access.user.value)
+        self._headers = user_headers(access.user)
         self._context: tuple[AuthHeaders, SSLContext] | None = None
         self._idle: list[tuple[AuthHeaders, HTTPConnection]] = []
         self._lock, self._slots = Lock(), BoundedSemaphore(self._policy.max_concurrent)
+        #: Not `_lock`: an exec plug-in can run for long, and `close` must not wait for it.
+        self._refresh_lock = Lock()
+        #: Rejected credentials that could not be replaced, and why. Each request would run a plug-in again.
+        self._failed_refresh: tuple[AuthHeaders, TrainwrightError] | None = None
 
     def send(self, request: Request, seconds: float | None = None) -> bytes:
         """The body of the answer. Raises ApiError; NoAnswerInTimeError if there is none within `seconds`."""
@@ -179,14 +185,19 @@ class Reader:
         sock.settimeout(_left(end))
         connection.putrequest(request.method, self._prefix + request.path)
         for name, value in (*self._headers, *auth.headers.items()):
-            connection.putheader(name, value)
+            try:
+                connection.putheader(name, value)
+            except ValueError:  # its text contains the value, which can be a secret
+                connection.close()
+                raise UsageError(f"the HTTP header {name} cannot be sent: its value {NOT_A_HEADER}") from None
         connection.endheaders()
         parts: list[bytes] = []
         with connection.getresponse() as response:
-            sock.settimeout(_left(end))
-            while part := response.read1(_CHUNK_BYTES):
-                parts.append(part)
+            while not response.isclosed():  # newer versions of Python close the response at its end, with the socket
                 sock.settimeout(_left(end))
+                if not (part := response.read1(_CHUNK_BYTES)):
+                    break
+                parts.append(part)
             if response.length:  # `read1` does not notice that the connection ended too early
                 raise IncompleteRead(b"", response.length)
             return response.status, response.getheader("Retry-After", ""), b"".join(parts)
@@ -204,9 +215,15 @@ class Reader:
 
     def _refreshed(self, auth: AuthHeaders) -> bool:
         """Get other credentials than `auth`, which the server rejected. Returns whether there are any."""
-        with self._lock:
-            if self._auth is auth and self._credentials.rejected(auth):
-                self._auth = self._credentials.current()
+        with self._refresh_lock:
+            if self._failed_refresh is not None and self._failed_refresh[0] is auth:
+                raise self._failed_refresh[1]
+            try:
+                if self._auth is auth and self._credentials.rejected(auth):
+                    self._auth = self._credentials.current()
+            except TrainwrightError as error:
+                self._failed_refresh = auth, error
+                raise
             return self._auth is not auth
 
 

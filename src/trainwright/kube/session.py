@@ -40,7 +40,7 @@ class ApiSession:
         self.server, self.origin = access.server, access.origin
         self.credentials = credentials(access, clock or WallClock())
         self._access = access
-        self._headers = CIMultiDict(user_headers(access.user.value))
+        self._headers = CIMultiDict(user_headers(access.user))
         self._options: dict[str, Any] = {"proxy": access.proxy} if access.proxy else {}
         if access.cluster.value.tls_server_name:
             self._options["server_hostname"] = access.cluster.value.tls_server_name

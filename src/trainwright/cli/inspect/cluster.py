@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from trainwright.cli.inspect.evidence import (
@@ -27,7 +26,7 @@ from trainwright.core.explain import failure_to_quote
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UsageError
 from trainwright.kinds.base import Kind, load
 from trainwright.kinds.registry import KINDS
-from trainwright.kube.codec import Request, object_path, with_query
+from trainwright.kube.codec import Request, decode, object_path, with_query
 from trainwright.kube.config import Access, ConnectionOptions
 from trainwright.kube.config import load as load_access
 from trainwright.kube.reader import NoAnswerInTimeError, Reader, reader, together
@@ -51,6 +50,31 @@ _MAX_NODES = 100
 _USING_NODES = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 #: After these causes there is no log: no container ran.
 _WITHOUT_LOG = frozenset({CauseKind.CREATE_ERROR, CauseKind.REJECTED})
+
+
+class _JobMetadata(Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    creation_timestamp: str
+
+
+class _Job(Struct, frozen=True):
+    """What every job in a server's answer has."""
+
+    metadata: _JobMetadata
+
+
+class _Version(Struct, frozen=True):
+    version: str
+
+
+class _Group(Struct, frozen=True, rename="camel"):
+    name: str
+    preferred_version: _Version
+
+
+class _Groups(Struct, frozen=True):
+    groups: tuple[_Group, ...]
 
 
 class NamedJob(Struct, frozen=True):
@@ -82,6 +106,9 @@ def parse_name(word: str, namespace: str, default_namespace: str) -> NamedJob:
     kind = _kind(first)
     if not name or "/" in first or (slash and not first):
         raise UsageError(f"JOB: {word!r}; expected NAME, NAMESPACE/NAME or KIND/NAME")
+    for option, text in (("JOB", word), ("--namespace", namespace)):
+        if not text.isascii():
+            raise UsageError(f"{option}: {text!r}; expected only ASCII characters, as in all names of Kubernetes")
     if not slash or kind is not None:
         return NamedJob(Key(namespace or default_namespace, name), KINDS if kind is None else (kind,))
     if namespace not in ("", first):
@@ -116,14 +143,14 @@ class _Collector:
         kind, body = self._choose(found)
         events = (rest[0] if rest else None) or ()
         if wanted >= Wanted.EVERYTHING:
-            return self._everything(kind, body, now, events, rest[1] or {})
+            return self._everything(kind, body, now, events, rest[1])
         about = events_about(load(kind, body).job, body, events, ())
         return JobEvidence(
             kind=kind, body=body, now=now, place=self._place, events=about, gaps=tuple(sorted(self._gaps))
         )
 
     def _everything(
-        self, kind: Kind, body: Body, now: datetime, events: Sequence[Body], groups: dict[str, str]
+        self, kind: Kind, body: Body, now: datetime, events: Sequence[Body], groups: dict[str, str] | ApiError
     ) -> JobEvidence:
         job = load(kind, body).job
         pods, nodes, admission = self._surroundings(kind, job, groups)
@@ -150,7 +177,9 @@ class _Collector:
         resource = jobs_of(kind)
         request = Request("get", resource.id, object_path(resource, self._name.key), idempotent=True)
         try:
-            body: Body = msgspec.json.decode(self._cluster.send(request))
+            data = self._cluster.send(request)
+            decode(_Job, data)
+            body: Body = decode(dict, data)
         except ApiError as error:
             return error
         return body
@@ -173,16 +202,16 @@ class _Collector:
             self._gaps.append(f"{problem}: {consequence}")
         return None
 
-    def _api_groups(self) -> dict[str, str] | None:
-        """The API groups of the cluster, each with its preferred version; None if they cannot be read."""
+    def _api_groups(self) -> dict[str, str] | ApiError:
+        """The API groups of the cluster, each with its preferred version."""
         try:
-            data = self._cluster.send(Request("get", "apis", "/apis", idempotent=True))
-        except ApiError:
-            return None
-        return {one["name"]: one["preferredVersion"]["version"] for one in msgspec.json.decode(data)["groups"]}
+            listed = decode(_Groups, self._cluster.send(Request("get", "apis", "/apis", idempotent=True)))
+        except ApiError as error:
+            return error
+        return {one.name: one.preferred_version.version for one in listed.groups}
 
     def _surroundings(
-        self, kind: Kind, job: Job, groups: dict[str, str]
+        self, kind: Kind, job: Job, groups: dict[str, str] | ApiError
     ) -> tuple[tuple[Body, ...] | None, tuple[Body, ...] | None, tuple[Body, ...]]:
         """The pods, the nodes, and the objects that decide when the job may start. An ended job needs only pods.
 
@@ -191,6 +220,11 @@ class _Collector:
         lists = [partial(self._list, PODS, "the replicas are left out", self._children(job))]
         if job.ledger.outcome is not None:
             return lists[0](), None, ()
+        if isinstance(groups, ApiError):
+            self._gaps.append(
+                f"cannot read the API groups ({groups}): what a gang scheduler or Kueue says is not known"
+            )
+            groups = {}
         lists.append(partial(self._list, NODES, "the health and the resources of nodes are not known"))
         lists += [
             partial(self._list, resource, "the state of the job's gang is not known", self._children(job))
@@ -234,7 +268,7 @@ class _Collector:
         if errors:
             raise errors[0]
         groups = self._api_groups()
-        if groups is not None and not any(kind.group in groups for kind in kinds):
+        if not isinstance(groups, ApiError) and not any(kind.group in groups for kind in kinds):
             names = ", ".join(f"{kind.plural}.{kind.group}" for kind in kinds)
             raise UsageError(f"{self._place} has no CRD of {names}; `trainwright manifests` prints what to install")
         raise UsageError(self._unknown())
