@@ -8,7 +8,7 @@ from test_history import settle, start
 
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import OUTSIDE_BUDGET, PROGRAM_BUDGET, Job, Lifecycle, RestartRate
-from trainwright.model.ledger import Phase, Reason
+from trainwright.model.ledger import Phase, Reason, SpentBudget
 from trainwright.testing.factories import job, role
 from trainwright.testing.world import World
 
@@ -102,6 +102,26 @@ def test_restarts_by_kubelets_use_the_budget_too() -> None:
         one.crash("job-worker-0")
         one.restart("job-worker-0")
         settle(one)
+        assert one.job.ledger.phase is expected
+
+
+def restart_in_place(one: World) -> None:
+    one.crash("job-worker-0")
+    one.restart("job-worker-0")
+    settle(one)
+
+
+def test_a_job_that_gets_its_budget_while_it_runs_is_not_charged_for_earlier_restarts() -> None:
+    one = world()
+    start(one)
+    for _ in range(8):
+        restart_in_place(one)
+    assert not one.job.ledger.budgets
+    one.edit(restart_rates={PROGRAM_BUDGET: RestartRate(1, 3600)})
+    settle(one)
+    assert one.job.ledger.budgets == {PROGRAM_BUDGET: SpentBudget(0, 0, 8)}
+    for expected in (Phase.RUNNING, Phase.FAILED):
+        restart_in_place(one)
         assert one.job.ledger.phase is expected
 
 

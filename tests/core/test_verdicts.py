@@ -12,7 +12,7 @@ from passes import lived, look, on, waiting
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerState, ContainerStatus, ObjectCondition, Pod, Running, Terminated
 from trainwright.model.job import Deadline, Job, Lifecycle, RequestedEnd, RestartRate, RestartScope
-from trainwright.model.ledger import Failure, Ledger, Phase, Reason, RoleLedger
+from trainwright.model.ledger import Failure, Ledger, Phase, Reason, RoleLedger, SpentBudget
 from trainwright.model.plan import Write
 from trainwright.model.rule import NEVER, AllOf, Atom, Result, Which
 from trainwright.model.verdict import Decision, FailureClass, Verdict
@@ -182,7 +182,7 @@ ROWS = {
     ),
     **{
         f"Failed, BackoffLimit after restarts in place, {name}": Row(
-            job(ledger=lived(), **limit),
+            job(ledger=lived(budgets={"program": SpentBudget()}), **limit),
             (in_place(3, LAST_END),),
             failed(
                 Reason.BACKOFF_LIMIT,

@@ -77,15 +77,20 @@ def charge(view: Snapshot, ledger: Ledger, retries: Iterable[EndedReplica]) -> L
 
 
 def charge_in_place(view: Snapshot) -> Snapshot:
-    """Charge the restarts that kubelets made inside the current pods since the last pass."""
+    """Charge the restarts that kubelets made inside the current pods since the last pass.
+
+    The first pass with the budget charges nothing: the pods of a running job may have made restarts before the job got
+    its annotation, or while another version of the operator ran.
+    """
     rate = view.job.restart_rates.get(PROGRAM_BUDGET)
     if rate is None or view.job.lifecycle.backoff_limit is not None:
         return view
     made = _in_place(view.roles)
-    known = view.ledger.budgets.get(PROGRAM_BUDGET, SpentBudget())
-    if made == known.in_place:
+    known = view.ledger.budgets.get(PROGRAM_BUDGET)
+    if known is not None and made == known.in_place:
         return view
     productive = _productive(view)
+    known = known or SpentBudget(0, productive, made)
     used = _used(known, rate, productive) + max(made - known.in_place, 0) * _UNIT
     budgets = {**view.ledger.budgets, PROGRAM_BUDGET: SpentBudget(used, productive, made)}
     return view.with_ledger(replace(view.ledger, budgets=budgets))
