@@ -125,6 +125,18 @@ def test_a_job_that_gets_its_budget_while_it_runs_is_not_charged_for_earlier_res
         assert one.job.ledger.phase is expected
 
 
+def test_a_lower_budget_ends_a_job_only_after_another_restart() -> None:
+    one = world(program=RestartRate(10, 3600))
+    start(one)
+    for _ in range(5):
+        restart_in_place(one)
+    one.edit(restart_rates={PROGRAM_BUDGET: RestartRate(3, 3600)})
+    settle(one)
+    assert one.job.ledger.phase is Phase.RUNNING
+    restart_in_place(one)
+    assert one.job.ledger.phase is Phase.FAILED
+
+
 def test_a_kill_neither_loses_nor_doubles_a_charge() -> None:
     for writes in range(6):
         one = world(program=RestartRate(1, 3600))

@@ -97,8 +97,14 @@ def charge_in_place(view: Snapshot) -> Snapshot:
 
 
 def is_overspent(view: Snapshot) -> bool:
-    """Return whether restarts by kubelets, which the operator cannot prevent, have exceeded the budget."""
-    return PROGRAM_BUDGET in view.job.restart_rates and _left(view, PROGRAM_BUDGET) < 0
+    """Return whether new restarts by kubelets, which the operator cannot prevent, have exceeded the budget.
+
+    Without a new restart, a job that runs goes on, also if the user has lowered its budget.
+    """
+    known, before = view.ledger.budgets.get(PROGRAM_BUDGET), view.stored.budgets.get(PROGRAM_BUDGET)
+    if PROGRAM_BUDGET not in view.job.restart_rates or known is None or before is None:
+        return False
+    return known.in_place > before.in_place and _left(view, PROGRAM_BUDGET) < 0
 
 
 def used_up(job: Job, name: str) -> str:
