@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restart budgets that refill by productive time."""
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from passes import on
@@ -8,7 +9,7 @@ from test_history import settle, start
 
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import OUTSIDE_BUDGET, PROGRAM_BUDGET, Job, Lifecycle, RestartRate
-from trainwright.model.ledger import Phase, Reason, SpentBudget
+from trainwright.model.ledger import Ledger, Phase, Reason, SpentBudget
 from trainwright.testing.factories import job, role
 from trainwright.testing.world import World
 
@@ -135,6 +136,14 @@ def test_a_lower_budget_ends_a_job_only_after_another_restart() -> None:
     assert one.job.ledger.phase is Phase.RUNNING
     restart_in_place(one)
     assert one.job.ledger.phase is Phase.FAILED
+
+
+def test_a_long_text_of_the_budget_fits_into_the_status() -> None:
+    one = world(program=RestartRate(0, 3600, "0/" + "1" * 5000))
+    fail(one, after=1)
+
+    ledger = msgspec.json.decode(msgspec.json.encode(one.job.ledger), type=Ledger)
+    assert ledger.phase is Phase.FAILED
 
 
 def test_a_kill_neither_loses_nor_doubles_a_charge() -> None:

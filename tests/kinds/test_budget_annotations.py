@@ -20,7 +20,7 @@ def meta(**annotations: str) -> ObjectMeta:
     ("text", "rate"),
     [
         ("5/1h", RestartRate(5, 3600, "5/1h")),
-        (" 5 / 1h30m ", RestartRate(5, 5400, "5 / 1h30m")),
+        (" 5 / 1h30m ", RestartRate(5, 5400, "5/1h30m")),
         ("0/1d", RestartRate(0, 86400, "0/1d")),
         ("999999/60", RestartRate(999_999, 60, "999999/60")),
         ("5/1s", RestartRate(5, 1, "5/1s")),
@@ -53,6 +53,7 @@ WRONG = {
     "5/9999 days": "5/3650d",
     f"5/{'9' * 400}d": "5/1h",
     f"{'9' * 5000}h": "999999/1h",
+    f"5/{'0' * 29}1h": "5/1h",
     "five/1h": "",
     "/1h": "",
     "": "",

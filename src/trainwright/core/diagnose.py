@@ -211,9 +211,10 @@ def _with_limit(view: Snapshot, outcome: Outcome, verdict: Verdict) -> Verdict:
     rates = [rate_budget.as_written(job, name) for name in job.restart_rates]
     limit = next((text for text in rates if text in outcome.message), f"backoffLimit: {job.lifecycle.backoff_limit}")
     # The text about the limit must be complete, so a long message of the program is cut instead.
-    message = brief(verdict.message, LONGEST_SENTENCE - len(outcome.message) - 2)
+    message = brief(verdict.message, max(LONGEST_SENTENCE - len(outcome.message) - 2, 1))
     action = f"{verdict.action}; to allow more restarts, raise {limit}"
-    return replace(verdict, message=f"{message}; {outcome.message}", action=brief(action, LONGEST_SENTENCE))
+    message = _one_line(f"{message}; {outcome.message}")
+    return replace(verdict, message=message, action=brief(action, LONGEST_SENTENCE))
 
 
 #: Ends that no replica has caused.

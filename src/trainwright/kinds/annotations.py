@@ -21,6 +21,8 @@ from trainwright.model.units import parse_duration, spell_exactly
 _MOST_RESTARTS = 999_999
 #: A time as people write it: `1h`, `h`, `2 hours`, `per day`.
 _LOOSE_TIME = re.compile(r"(?<![a-z])([0-9]*) *([smhdw])[a-z]*", re.IGNORECASE)
+#: The longest value, in characters without spaces. Messages in the status contain the value.
+_LONGEST_RATE = 32
 #: The shortest and the longest time window of a budget, in seconds.
 _SHORTEST_WINDOW, _LONGEST_WINDOW = 1.0, 3650 * 86400.0
 #: The first characters of a wrong value in which a number of restarts and a time are searched.
@@ -39,10 +41,10 @@ def restart_rates(meta: ObjectMeta) -> Mapping[str, RestartRate]:
 
 
 def _rate(text: str) -> RestartRate | None:
-    found = _split(text)
-    if found is None or not _SHORTEST_WINDOW <= found[1] <= _LONGEST_WINDOW:
+    found, short = _split(text), "".join(text.split())
+    if found is None or len(short) > _LONGEST_RATE or not _SHORTEST_WINDOW <= found[1] <= _LONGEST_WINDOW:
         return None
-    return RestartRate(*found, text.strip())
+    return RestartRate(*found, short)
 
 
 def _split(text: str) -> tuple[int, float] | None:
