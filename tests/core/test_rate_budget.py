@@ -88,12 +88,23 @@ def test_causes_outside_the_program_have_a_budget_of_their_own(rates: dict[str, 
     assert (one.job.ledger.phase is Phase.FAILED) == ends
 
 
-def test_a_limit_of_the_kind_takes_precedence() -> None:
-    one = world(job(role(restart=CAUSES), lifecycle=Lifecycle(backoff_limit=5)), program=RestartRate(1, 3600))
+LIMITED = {
+    "of the job": job(role(restart=CAUSES), lifecycle=Lifecycle(backoff_limit=5)),
+    "of each role": job(role(restart=replace(CAUSES, limit=5))),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_a_limit_of_the_kind_takes_precedence(limit: str) -> None:
+    one = world(LIMITED[limit], program=RestartRate(1, 3600))
     for _ in range(4):
         fail(one, after=1)
+    start(one)
+    for _ in range(3):
+        restart_in_place(one)
 
     assert one.job.ledger.outcome is None
+    assert not one.job.ledger.budgets
 
 
 def test_restarts_by_kubelets_use_the_budget_too() -> None:

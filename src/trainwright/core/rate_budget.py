@@ -83,7 +83,7 @@ def charge_in_place(view: Snapshot) -> Snapshot:
     its annotation, or while another version of the operator ran.
     """
     rate = view.job.restart_rates.get(PROGRAM_BUDGET)
-    if rate is None or view.job.lifecycle.backoff_limit is not None:
+    if rate is None or view.job.limits_all_restarts:
         return view
     made = _in_place(view.roles)
     known = view.ledger.budgets.get(PROGRAM_BUDGET)
