@@ -10,6 +10,7 @@ from test_history import settle, start
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import OUTSIDE_BUDGET, PROGRAM_BUDGET, Job, Lifecycle, RestartRate
 from trainwright.model.ledger import Ledger, Phase, Reason, SpentBudget
+from trainwright.model.rule import NEVER
 from trainwright.testing.factories import job, role
 from trainwright.testing.world import World
 
@@ -155,6 +156,15 @@ def test_a_long_text_of_the_budget_fits_into_the_status() -> None:
 
     ledger = msgspec.json.decode(msgspec.json.encode(one.job.ledger), type=Ledger)
     assert ledger.phase is Phase.FAILED
+
+
+def test_restarts_after_success_use_no_budget() -> None:
+    one = world(job(role(restart=on(CauseKind.COMPLETED, CauseKind.EXIT)), success=NEVER), program=RestartRate(1, 3600))
+    for _ in range(3):
+        fail(one, after=1, code=0)
+
+    assert one.job.ledger.outcome is None
+    assert one.job.ledger.budgets[PROGRAM_BUDGET].spent == 0
 
 
 def test_a_kill_neither_loses_nor_doubles_a_charge() -> None:

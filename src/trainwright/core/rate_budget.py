@@ -55,7 +55,9 @@ def within_rates(
 
 
 def budget_of(job: Job, one: EndedReplica) -> str:
-    """Return the name of the budget that a restart spends; empty: none."""
+    """Return the name of the budget that a restart spends; empty: none. A restart after success spends none."""
+    if one.cause.why is CauseKind.COMPLETED:
+        return ""
     limited = one.role.restart.limit is not None or job.lifecycle.backoff_limit is not None
     name = OUTSIDE_BUDGET if OUTSIDE_CAUSES.intersection(one.cause.kinds) else PROGRAM_BUDGET
     return "" if name not in job.restart_rates or (limited and not one.is_free) else name
