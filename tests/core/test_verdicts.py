@@ -85,6 +85,10 @@ IN_PLACE_ENDS = {
     "counted by a budget that refills": "the restart budget for causes of the program, trainwright.dev/restart-budget:"
     " 2/1m, is used up",
 }
+IN_PLACE_FIELDS = {
+    "counted by the job": "backoffLimit: 2",
+    "counted by a budget that refills": "trainwright.dev/restart-budget: 2/1m",
+}
 ROWS = {
     "Succeeded, Rule": Row(
         pair(),
@@ -205,6 +209,15 @@ ROWS = {
         ),
         "read the log",
     ),
+    **{
+        f"Failed, BackoffLimit without a known failure, {name}": Row(
+            job(ledger=lived(budgets={"program": SpentBudget()}), **limit),
+            (in_place(3, None),),
+            failed(Reason.BACKOFF_LIMIT, FailureClass.RULE, "", IN_PLACE_ENDS[name]),
+            f"to allow more restarts, raise {IN_PLACE_FIELDS[name]}",
+        )
+        for name, limit in IN_PLACE_LIMITS.items()
+    },
     "Failed, Deadline": Row(
         pair(lifecycle=LATE),
         (pod(0), pod(1)),
