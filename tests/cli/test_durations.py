@@ -27,7 +27,9 @@ def test_what_is_understood(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "-1", "soon", "5 m", "5mm", "m", "1h-30m", "nan", "inf", "9999d"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "soon", "5 m", "5mm", "m", "1h-30m", "nan", "inf", "9999d", "9" * 400 + "d"]
+)
 def test_what_is_not(text: str) -> None:
     with pytest.raises(click.BadParameter, match="write 30, 30s, 5m, 1h or 1h30m"):
         Duration().convert(text, None, None)

@@ -14,8 +14,16 @@ LINES = {
     # CUDA and TensorFlow: a GPU has failed.
     "RuntimeError: CUDA error: uncorrectable ECC error encountered": Class.DEVICE_FAILED,
     "failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC": Class.DEVICE_FAILED,
+    "GPU check: 10 uncorrectable ECC errors": Class.DEVICE_FAILED,
+    "Uncorrectable ECC error count: 3": Class.DEVICE_FAILED,
     # PyTorch, TensorFlow, Paddle, NCCL: a GPU has no memory left.
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.": Class.DEVICE_OUT_OF_MEMORY,
+    "RuntimeError: CUDA error: out of memory": Class.DEVICE_OUT_OF_MEMORY,
+    "torch.AcceleratorError: CUDA error: out of memory": Class.DEVICE_OUT_OF_MEMORY,
+    "RuntimeError: CUDA driver error: out of memory": Class.DEVICE_OUT_OF_MEMORY,
+    "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/THCGeneral.cpp:50": (
+        Class.DEVICE_OUT_OF_MEMORY
+    ),
     "ResourceExhaustedError: OOM when allocating tensor with shape[16,12,512,512]": Class.DEVICE_OUT_OF_MEMORY,
     "Out of memory error on GPU 0. Cannot allocate 98.000244MB memory on GPU 0": Class.DEVICE_OUT_OF_MEMORY,
     "ng3:3063028 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'": Class.DEVICE_OUT_OF_MEMORY,
@@ -37,6 +45,7 @@ LINES = {
     "MemoryError": Class.OUT_OF_MEMORY,
     "OSError: [Errno 12] Cannot allocate memory": Class.OUT_OF_MEMORY,
     "terminate called after throwing an instance of 'std::bad_alloc'": Class.OUT_OF_MEMORY,
+    "numpy.core._exceptions.MemoryError: Unable to allocate 7.28 TiB for an array": Class.OUT_OF_MEMORY,
     "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array": Class.OUT_OF_MEMORY,
     "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
     " to allocate 80000000000 bytes.": Class.OUT_OF_MEMORY,
@@ -77,6 +86,9 @@ LINES = {
     "TimeoutError: timed out": Class.RENDEZVOUS,
     "TimeoutError: [Errno 110] Connection timed out": Class.RENDEZVOUS,
     "OSError: [Errno 113] No route to host": Class.RENDEZVOUS,
+    "RuntimeError: Socket Timeout": Class.RENDEZVOUS,
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for"
+    " recv operation to complete": Class.RENDEZVOUS,
     "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError": Class.RENDEZVOUS,
     "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.": (
         Class.RENDEZVOUS
@@ -142,6 +154,11 @@ HARMLESS = (
     "val_error: 0.31 step: 12",
     "Setting timeout to 30 s; connecting",
     "restored checkpoint 12, timeout of next one 30s",
+    "INFO: socket timeout = 30 s",
+    "INFO init_process_group: backend=gloo, timeout=0:30:00",
+    "INFO checkpoint store: timeout 300 s",
+    "GPU check: 0 uncorrectable ECC errors",
+    "Uncorrectable ECC error count: 0",
     "gpu2-ru7:2144:2556 [2] NCCL INFO Channel 00 : 2[3d000] -> 3[3e000] via direct shared memory",
     "frame #6: c10d::TCPStore::TCPStore(std::string, c10d::TCPStoreOptions const&) + 0x20c (libtorch_cpu.so)",
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restart budgets that refill by productive time."""
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from passes import on
@@ -8,7 +9,8 @@ from test_history import settle, start
 
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import OUTSIDE_BUDGET, PROGRAM_BUDGET, Job, Lifecycle, RestartRate
-from trainwright.model.ledger import Phase, Reason
+from trainwright.model.ledger import Ledger, Phase, Reason, SpentBudget
+from trainwright.model.rule import NEVER
 from trainwright.testing.factories import job, role
 from trainwright.testing.world import World
 
@@ -87,12 +89,23 @@ def test_causes_outside_the_program_have_a_budget_of_their_own(rates: dict[str, 
     assert (one.job.ledger.phase is Phase.FAILED) == ends
 
 
-def test_a_limit_of_the_kind_takes_precedence() -> None:
-    one = world(job(role(restart=CAUSES), lifecycle=Lifecycle(backoff_limit=5)), program=RestartRate(1, 3600))
+LIMITED = {
+    "of the job": job(role(restart=CAUSES), lifecycle=Lifecycle(backoff_limit=5)),
+    "of each role": job(role(restart=replace(CAUSES, limit=5))),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_a_limit_of_the_kind_takes_precedence(limit: str) -> None:
+    one = world(LIMITED[limit], program=RestartRate(1, 3600))
     for _ in range(4):
         fail(one, after=1)
+    start(one)
+    for _ in range(3):
+        restart_in_place(one)
 
     assert one.job.ledger.outcome is None
+    assert not one.job.ledger.budgets
 
 
 def test_restarts_by_kubelets_use_the_budget_too() -> None:
@@ -103,6 +116,55 @@ def test_restarts_by_kubelets_use_the_budget_too() -> None:
         one.restart("job-worker-0")
         settle(one)
         assert one.job.ledger.phase is expected
+
+
+def restart_in_place(one: World) -> None:
+    one.crash("job-worker-0")
+    one.restart("job-worker-0")
+    settle(one)
+
+
+def test_a_job_that_gets_its_budget_while_it_runs_is_not_charged_for_earlier_restarts() -> None:
+    one = world()
+    start(one)
+    for _ in range(8):
+        restart_in_place(one)
+    assert not one.job.ledger.budgets
+    one.edit(restart_rates={PROGRAM_BUDGET: RestartRate(1, 3600)})
+    settle(one)
+    assert one.job.ledger.budgets == {PROGRAM_BUDGET: SpentBudget(0, 0, 8)}
+    for expected in (Phase.RUNNING, Phase.FAILED):
+        restart_in_place(one)
+        assert one.job.ledger.phase is expected
+
+
+def test_a_lower_budget_ends_a_job_only_after_another_restart() -> None:
+    one = world(program=RestartRate(10, 3600))
+    start(one)
+    for _ in range(5):
+        restart_in_place(one)
+    one.edit(restart_rates={PROGRAM_BUDGET: RestartRate(3, 3600)})
+    settle(one)
+    assert one.job.ledger.phase is Phase.RUNNING
+    restart_in_place(one)
+    assert one.job.ledger.phase is Phase.FAILED
+
+
+def test_a_long_text_of_the_budget_fits_into_the_status() -> None:
+    one = world(program=RestartRate(0, 3600, "0/" + "1" * 5000))
+    fail(one, after=1)
+
+    ledger = msgspec.json.decode(msgspec.json.encode(one.job.ledger), type=Ledger)
+    assert ledger.phase is Phase.FAILED
+
+
+def test_restarts_after_success_use_no_budget() -> None:
+    one = world(job(role(restart=on(CauseKind.COMPLETED, CauseKind.EXIT)), success=NEVER), program=RestartRate(1, 3600))
+    for _ in range(3):
+        fail(one, after=1, code=0)
+
+    assert one.job.ledger.outcome is None
+    assert one.job.ledger.budgets[PROGRAM_BUDGET].spent == 0
 
 
 def test_a_kill_neither_loses_nor_doubles_a_charge() -> None:

@@ -12,7 +12,7 @@ from passes import lived, look, on, waiting
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.child import ContainerState, ContainerStatus, ObjectCondition, Pod, Running, Terminated
 from trainwright.model.job import Deadline, Job, Lifecycle, RequestedEnd, RestartRate, RestartScope
-from trainwright.model.ledger import Failure, Ledger, Phase, Reason, RoleLedger
+from trainwright.model.ledger import Failure, Ledger, Phase, Reason, RoleLedger, SpentBudget
 from trainwright.model.plan import Write
 from trainwright.model.rule import NEVER, AllOf, Atom, Result, Which
 from trainwright.model.verdict import Decision, FailureClass, Verdict
@@ -84,6 +84,10 @@ IN_PLACE_ENDS = {
     "counted by the job": "the restart limit (backoffLimit) of 2 is reached: 3 restarts count against it",
     "counted by a budget that refills": "the restart budget for causes of the program, trainwright.dev/restart-budget:"
     " 2/1m, is used up",
+}
+IN_PLACE_FIELDS = {
+    "counted by the job": "backoffLimit: 2",
+    "counted by a budget that refills": "trainwright.dev/restart-budget: 2/1m",
 }
 ROWS = {
     "Succeeded, Rule": Row(
@@ -182,7 +186,7 @@ ROWS = {
     ),
     **{
         f"Failed, BackoffLimit after restarts in place, {name}": Row(
-            job(ledger=lived(), **limit),
+            job(ledger=lived(budgets={"program": SpentBudget()}), **limit),
             (in_place(3, LAST_END),),
             failed(
                 Reason.BACKOFF_LIMIT,
@@ -205,6 +209,15 @@ ROWS = {
         ),
         "read the log",
     ),
+    **{
+        f"Failed, BackoffLimit without a known failure, {name}": Row(
+            job(ledger=lived(budgets={"program": SpentBudget()}), **limit),
+            (in_place(3, None),),
+            failed(Reason.BACKOFF_LIMIT, FailureClass.RULE, "", IN_PLACE_ENDS[name]),
+            f"to allow more restarts, raise {IN_PLACE_FIELDS[name]}",
+        )
+        for name, limit in IN_PLACE_LIMITS.items()
+    },
     "Failed, Deadline": Row(
         pair(lifecycle=LATE),
         (pod(0), pod(1)),

@@ -6,6 +6,7 @@ import pytest
 from trainwright.kinds.annotations import check, restart_rates
 from trainwright.model.job import BUDGETS, OUTSIDE_BUDGET, PROGRAM_BUDGET, RestartRate
 from trainwright.model.meta import ObjectMeta
+from trainwright.model.problem import shown
 
 PROGRAM = BUDGETS[PROGRAM_BUDGET]
 PATH = f'metadata.annotations["{PROGRAM}"]'
@@ -19,9 +20,11 @@ def meta(**annotations: str) -> ObjectMeta:
     ("text", "rate"),
     [
         ("5/1h", RestartRate(5, 3600, "5/1h")),
-        (" 5 / 1h30m ", RestartRate(5, 5400, "5 / 1h30m")),
+        (" 5 / 1h30m ", RestartRate(5, 5400, "5/1h30m")),
         ("0/1d", RestartRate(0, 86400, "0/1d")),
         ("999999/60", RestartRate(999_999, 60, "999999/60")),
+        ("5/1s", RestartRate(5, 1, "5/1s")),
+        ("5/3650d", RestartRate(5, 3650 * 86400, "5/3650d")),
     ],
 )
 def test_a_number_of_restarts_per_time(text: str, rate: RestartRate) -> None:
@@ -43,6 +46,14 @@ WRONG = {
     "5/1w": "5/7d",
     "5/week": "5/7d",
     "1000000/1h": "999999/1h",
+    "5/0.5ms": "5/1s",
+    "5/0.0001": "5/1s",
+    "5/1e306": "5/3650d",
+    "5/3651d": "5/3650d",
+    "5/9999 days": "5/3650d",
+    f"5/{'9' * 400}d": "5/1h",
+    f"{'9' * 5000}h": "999999/1h",
+    f"5/{'0' * 29}1h": "5/1h",
     "five/1h": "",
     "/1h": "",
     "": "",
@@ -55,7 +66,8 @@ def test_another_value_is_an_error_with_the_nearest_valid_one(text: str) -> None
     (problem,) = check(given)
 
     assert (problem.path, problem.warning, problem.nearest) == (PATH, False, WRONG[text])
-    assert problem.message == f"expected at most 999999 restarts per time, such as 5/1h, found the text {text!r}"
+    wanted = "expected at most 999999 restarts in a time from 1s to 3650d, such as 5/1h"
+    assert problem.message == f"{wanted}, found {shown(text)}"
     assert not restart_rates(given)
     if WRONG[text]:
         assert restart_rates(meta(**{"restart-budget": WRONG[text]}))

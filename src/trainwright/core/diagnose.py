@@ -202,18 +202,26 @@ def end_verdict(view: Snapshot, outcome: Outcome, ended: Iterable[EndedReplica] 
     failed = _WITHOUT_FAILURE.get(outcome.reason, FailureClass.RULE)
     message = _end_message(view, outcome) + (f"; {obstacle}" if obstacle else "")
     action = ACTIONS.get(failed) or _END_ACTIONS[failed]
+    if outcome.reason is Reason.BACKOFF_LIMIT:
+        action = brief(_raise_limit(view, outcome), LONGEST_SENTENCE)
     return Verdict(Decision.FAILED, outcome.at, outcome.reason, failed, message=_one_line(message), action=action)
 
 
 def _with_limit(view: Snapshot, outcome: Outcome, verdict: Verdict) -> Verdict:
     """Add the restart limit that ended the job to the message, and the advice to raise this limit to the action."""
+    # The text about the limit must be complete, so a long message of the program is cut instead.
+    message = brief(verdict.message, max(LONGEST_SENTENCE - len(outcome.message) - 2, 1))
+    action = f"{verdict.action}; {_raise_limit(view, outcome)}"
+    message = _one_line(f"{message}; {outcome.message}")
+    return replace(verdict, message=message, action=brief(action, LONGEST_SENTENCE))
+
+
+def _raise_limit(view: Snapshot, outcome: Outcome) -> str:
+    """Return the advice to raise the restart limit that ended the job."""
     job = view.job
     rates = [rate_budget.as_written(job, name) for name in job.restart_rates]
     limit = next((text for text in rates if text in outcome.message), f"backoffLimit: {job.lifecycle.backoff_limit}")
-    # The text about the limit must be complete, so a long message of the program is cut instead.
-    message = brief(verdict.message, LONGEST_SENTENCE - len(outcome.message) - 2)
-    action = f"{verdict.action}; to allow more restarts, raise {limit}"
-    return replace(verdict, message=f"{message}; {outcome.message}", action=brief(action, LONGEST_SENTENCE))
+    return f"to allow more restarts, raise {limit}"
 
 
 #: Ends that no replica has caused.

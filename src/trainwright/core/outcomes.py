@@ -347,7 +347,7 @@ def _budget_outcome(settled: SettledJob) -> Outcome | None:
     view, refused = settled.view, settled.refused
     failed = failure(view.job, refused, view.now) if refused is not None else None
     message = rate_budget.used_up(view.job, settled.rate) if settled.rate else _budget_message(view)
-    return Outcome(Result.FAILED, Reason.BACKOFF_LIMIT, view.now, message=message, failure=failed)
+    return Outcome(Result.FAILED, Reason.BACKOFF_LIMIT, view.now, message=brief(message, LONGEST_TEXT), failure=failed)
 
 
 def _budget_message(view: Snapshot) -> str:

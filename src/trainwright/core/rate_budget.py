@@ -55,7 +55,9 @@ def within_rates(
 
 
 def budget_of(job: Job, one: EndedReplica) -> str:
-    """Return the name of the budget that a restart spends; empty: none."""
+    """Return the name of the budget that a restart spends; empty: none. A restart after success spends none."""
+    if one.cause.why is CauseKind.COMPLETED:
+        return ""
     limited = one.role.restart.limit is not None or job.lifecycle.backoff_limit is not None
     name = OUTSIDE_BUDGET if OUTSIDE_CAUSES.intersection(one.cause.kinds) else PROGRAM_BUDGET
     return "" if name not in job.restart_rates or (limited and not one.is_free) else name
@@ -77,23 +79,34 @@ def charge(view: Snapshot, ledger: Ledger, retries: Iterable[EndedReplica]) -> L
 
 
 def charge_in_place(view: Snapshot) -> Snapshot:
-    """Charge the restarts that kubelets made inside the current pods since the last pass."""
+    """Charge the restarts that kubelets made inside the current pods since the last pass.
+
+    The first pass with the budget charges nothing: the pods of a running job may have made restarts before the job got
+    its annotation, or while another version of the operator ran.
+    """
     rate = view.job.restart_rates.get(PROGRAM_BUDGET)
-    if rate is None or view.job.lifecycle.backoff_limit is not None:
+    if rate is None or view.job.limits_all_restarts:
         return view
     made = _in_place(view.roles)
-    known = view.ledger.budgets.get(PROGRAM_BUDGET, SpentBudget())
-    if made == known.in_place:
+    known = view.ledger.budgets.get(PROGRAM_BUDGET)
+    if known is not None and made == known.in_place:
         return view
     productive = _productive(view)
+    known = known or SpentBudget(0, productive, made)
     used = _used(known, rate, productive) + max(made - known.in_place, 0) * _UNIT
     budgets = {**view.ledger.budgets, PROGRAM_BUDGET: SpentBudget(used, productive, made)}
     return view.with_ledger(replace(view.ledger, budgets=budgets))
 
 
 def is_overspent(view: Snapshot) -> bool:
-    """Return whether restarts by kubelets, which the operator cannot prevent, have exceeded the budget."""
-    return PROGRAM_BUDGET in view.job.restart_rates and _left(view, PROGRAM_BUDGET) < 0
+    """Return whether new restarts by kubelets, which the operator cannot prevent, have exceeded the budget.
+
+    Without a new restart, a job that runs goes on, also if the user has lowered its budget.
+    """
+    known, before = view.ledger.budgets.get(PROGRAM_BUDGET), view.stored.budgets.get(PROGRAM_BUDGET)
+    if PROGRAM_BUDGET not in view.job.restart_rates or known is None or before is None:
+        return False
+    return known.in_place > before.in_place and _left(view, PROGRAM_BUDGET) < 0
 
 
 def used_up(job: Job, name: str) -> str:

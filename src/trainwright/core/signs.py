@@ -71,6 +71,9 @@ EXCEPTION = re.compile(
     r"(?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Expired)(?::|$)|(?:[a-z_]\w*\.)+[a-z]*error(?::|$)"
 )
 
+#: The report of a timeout. A program that reports its settings writes `timeout=30` or `timeout 30 s` instead.
+_TIMED_OUT = r"(?:timed out|timeout(?:ed)?(?: after\b|!|\.?$))"
+
 #: Signs in the output of a program. If a line shows several signs, the first of them counts.
 SIGNS: tuple[Sign, ...] = (
     _sign(
@@ -81,11 +84,13 @@ SIGNS: tuple[Sign, ...] = (
     ),
     _sign(
         FailureClass.DEVICE_FAILED,
-        r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE|GPU is lost|fallen off the bus",
+        r"(?<!\b0 )(?<!\bno )uncorrectable ECC error(?!s?(?: counts?)?\s*[:=]\s*0\b)",
+        r"CUDA_ERROR_ECC_UNCORRECTABLE|GPU is lost|fallen off the bus",
     ),
     _sign(
         FailureClass.DEVICE_OUT_OF_MEMORY,
-        r"(?:CUDA|HIP|NPU|XPU)\S* out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY",
+        r"(?:CUDA|HIP|NPU|XPU)\S*(?: (?:driver |runtime )?error(?: \(\d+\))? ?:)? out of memory",
+        r"torch\.(?:cuda\.)?OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY",
         r"RESOURCE_EXHAUSTED: .*(?:out of memory|OOM)|OOM when allocating|out of memory error on GPU",
         r"Cuda failure \S* ?'?out of memory|CUBLAS_STATUS_ALLOC_FAILED",
     ),
@@ -97,8 +102,8 @@ SIGNS: tuple[Sign, ...] = (
     ),
     _sign(
         FailureClass.OUT_OF_MEMORY,
-        r"^MemoryError|\bstd::bad_alloc|cannot allocate memory|_ArrayMemoryError|can't allocate memory: you tried",
-        r"java\.lang\.OutOfMemoryError|^fatal error: runtime: out of memory",
+        r"^(?:\w+\.)*MemoryError|\bstd::bad_alloc|cannot allocate memory|_ArrayMemoryError",
+        r"can't allocate memory: you tried|java\.lang\.OutOfMemoryError|^fatal error: runtime: out of memory",
     ),
     _sign(
         FailureClass.KILLED,
@@ -122,9 +127,10 @@ SIGNS: tuple[Sign, ...] = (
         r"rendezvous\w*(?:timeout|closed|connection)error|wait timeout after \d+ ?ms",
         r"(?:timed|time) ?out after .*(?:waiting for|trying to connect)|failed to connect to (?:any|all) ",
         r"watchdog caught collective operation timeout|NCCL error\W+.*(?:remote|network|system error|internal error)",
-        r"nccl(?:System|Remote)Error|connectFullMesh failed|gloo.*(?:timed out|timeout|closed|reset by peer)",
-        r"barrier.*timed out|DEADLINE_EXCEEDED|\bstore\b.*(?:timed out|timeout)|broken ?pipe|HorovodInternalError",
-        r"^(?:TimeoutError|socket\.timeout): timed out|socket timeout|no route to host|(?:network|host) is unreachable",
+        r"nccl(?:System|Remote)Error|connectFullMesh failed|gloo.*(?:connect timeout \[|closed|reset by peer)",
+        rf"(?:gloo.*|\bstore\b.*|socket ){_TIMED_OUT}|timed out.*\b(?:store|barrier)\b",
+        r"barrier.*timed out|DEADLINE_EXCEEDED|broken ?pipe|HorovodInternalError",
+        r"^(?:TimeoutError|socket\.timeout): timed out|no route to host|(?:network|host) is unreachable",
         r"connect(?:ion)? ?(?:refused|reset|closed|timed out)",
     ),
     _sign(

@@ -94,7 +94,7 @@ class RestartRate(Struct, frozen=True, gc=False):
 
     restarts: int
     seconds: float
-    #: The rate as the user wrote it.
+    #: The rate as the user wrote it, without spaces.
     text: str = ""
 
     def __str__(self) -> str:

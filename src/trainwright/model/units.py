@@ -176,12 +176,11 @@ def parse_duration(text: str) -> float | None:
     """Return the seconds of a text such as `30`, `1.5m` or `1h30m`; None if the text is not a duration."""
     try:
         seconds = float(text)
-        return seconds if 0 <= seconds < inf else None
     except ValueError:
-        pass
-    if not _DURATION.fullmatch(text):
-        return None
-    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in _DURATION_PART.findall(text))
+        if not _DURATION.fullmatch(text):
+            return None
+        seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in _DURATION_PART.findall(text))
+    return seconds if 0 <= seconds < inf else None
 
 
 def spell(seconds: float) -> str:
