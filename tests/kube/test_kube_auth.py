@@ -271,6 +271,9 @@ def _prints(version: str, kind: str) -> str:
         pytest.param("import sys; sys.exit('log\\nlog in')", "ended with exit code 1: log in", id="it fails"),
         pytest.param("import os; os.abort()", "ended with exit code -6: it printed no error", id="it crashes"),
         pytest.param("print('hello')", "did not print an ExecCredential: JSON is malformed", id="no JSON"),
+        pytest.param(
+            'import os; os.write(1, b\'{"kind":"\\xff"}\')', "did not print an ExecCredential: 'utf-8'", id="no UTF-8"
+        ),
         pytest.param(_prints(V1, "Secret"), f"printed {V1} Secret; expected {V1} ExecCredential", id="another kind"),
         pytest.param(_prints("v2", "ExecCredential"), "printed v2 ExecCredential; expected", id="another version"),
         pytest.param(_prints(V1, "ExecCredential"), "printed neither status.token nor", id="nothing"),

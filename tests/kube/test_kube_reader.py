@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
 from threading import Barrier, Event
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from kube_server import SECRETS, Server, a_list, a_secret, access, drops, refuses, says, streams, text
+from kube_server import SECRETS, Answer, Server, a_list, a_secret, access, drops, refuses, says, streams, text
 from msgspec.structs import replace
 
 from patience import PATIENCE
@@ -27,7 +28,7 @@ from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, ExecPlugin, UserEntry
 from trainwright.kube.proxied import ProxiedReader
 from trainwright.kube.reader import NoAnswerInTimeError, Reader, ReaderPolicy, reader, together
-from trainwright.runtime.ports import Selection
+from trainwright.runtime.ports import PODS, Selection
 
 GET = Request("get", "secrets", "/api/v1/secrets/a", idempotent=True)
 HURRY = ReaderPolicy(timeout=0.3, retry_seconds=0.0)
@@ -110,6 +111,22 @@ async def test_an_answer_of_something_else_than_an_api_server(server: Server) ->
     server.says = [text("<html>moved</html>", 302)]
 
     with pytest.raises(ApiError, match="HTTP 302 without a reason: <html>moved</html>"):
+        await read(access(server.url))
+
+
+async def test_a_list_that_is_not_utf_8(server: Server) -> None:
+    def says_bytes(body: bytes, code: int = 200) -> Answer:
+        async def answer(_: web.Request) -> web.StreamResponse:
+            return web.Response(body=body, status=code)
+
+        return answer
+
+    server.says = [says_bytes(b'{"metadata":{},"items":[{"metadata":{"name":"\xff"}}]}')]
+    for resource in (SECRETS, PODS):
+        with pytest.raises(ApiError, match="the server's answer cannot be read: 'utf-8' codec"):
+            await read(access(server.url), use=partial(Reader.list, resource=resource, scope=Selection("ns")))
+    server.says = [says_bytes(b'{"message":"\xff"}', 403)]
+    with pytest.raises(ForbiddenError, match="HTTP 403 without a reason"):
         await read(access(server.url))
 
 

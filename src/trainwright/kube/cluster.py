@@ -20,6 +20,7 @@ from trainwright.kube.codec import (
     Request,
     collection_path,
     create_path,
+    decode,
     decode_metadata,
     decode_object,
     decode_page,
@@ -226,7 +227,7 @@ async def watch_events(
 def _event(resource: Resource, line: bytes) -> WatchEvent:
     try:
         event = _EVENT.decode(line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnavailableError(f"the watch of {resource.id} sent a line that is not an event: {error}") from None
     type_ = _EVENT_TYPES.get(event.type)
     if type_ is None:
@@ -237,7 +238,7 @@ def _event(resource: Resource, line: bytes) -> WatchEvent:
         found = decode_object(resource, event.object)
     except ApiError as error:
         # Leave out this object, but report its version, because the informer continues from the last version.
-        meta: dict[str, Any] = msgspec.json.decode(event.object).get("metadata") or {}
+        meta: dict[str, Any] = decode(dict, event.object).get("metadata") or {}
         warn_unreadable(resource, meta, error)
         return WatchEvent(WatchEventType.BOOKMARK, str(meta.get("resourceVersion", "")))
     version = found["metadata"]["resourceVersion"] if isinstance(found, dict) else found.metadata.resource_version

@@ -41,6 +41,8 @@ _READ_VERBS = frozenset({"get", "list", "watch"})
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 #: The quota admission plug-in uses the reason `Forbidden`. Only this text distinguishes its errors from other errors.
 _QUOTA = "exceeded quota"
+#: What msgspec raises. For text that is not UTF-8, it is no error of its own.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 _MAX_RETRY_AFTER_SECONDS = 3600.0
 #: Maximum number of objects that a client requests at once.
 PAGE_SIZE = 500
@@ -177,7 +179,7 @@ def decode_page(resource: Resource, data: bytes) -> tuple[ListPage, str]:
         try:
             listed = _decoder(_List[resource.type]).decode(data)  # type: ignore[name-defined]
             items = listed.items or ()
-        except msgspec.ValidationError:
+        except _UNREADABLE:
             listed = decode(_List[Body], data)
             items = tuple([one for body in listed.items or () for one in _readable(resource, body)])
     return ListPage(items, listed.metadata.resource_version), listed.metadata.continue_ or ""
@@ -214,7 +216,7 @@ def decode(type_: Any, data: bytes | Raw) -> Any:
     """An answer of the server, decoded as this type. Raises ApiError if the data cannot be decoded as this type."""
     try:
         return _decoder(type_).decode(data)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise ApiError(f"the server's answer cannot be read: {error}") from None
 
 
@@ -255,7 +257,7 @@ def decode_status(code: int, data: bytes) -> ApiStatus:
     """The status in an answer. If there is none (for example from a proxy), make a status from the answer's text."""
     try:
         status: ApiStatus = _decoder(ApiStatus).decode(data)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         status = ApiStatus()
     if status.kind == "Status":
         return status

@@ -309,7 +309,7 @@ def _parse(file: str, data: bytes) -> _File:
     if not any(line.strip() and not line.lstrip().startswith((b"#", b"---")) for line in data.splitlines()):
         return _File()
     if data.lstrip().startswith(b"{"):
-        with suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             return msgspec.json.decode(data, type=_File)
     from trainwright.manifest.documents import read as read_documents  # noqa: PLC0415 - slow, and JSON does not need it
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from trainwright.errors import UnavailableError
 
 _TIMEOUT_SECONDS = 3.0
-_ERRORS = (ClientError, TimeoutError, OSError, msgspec.MsgspecError, UnavailableError)
+_ERRORS = (ClientError, TimeoutError, OSError, msgspec.MsgspecError, UnicodeDecodeError, UnavailableError)
 T = TypeVar("T")
 
 

@@ -110,7 +110,7 @@ class PluginCredentials:
         """Take the credentials from the plug-in's output."""
         try:
             printed = _DECODER.decode(out)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise self._failure(f"did not print an ExecCredential: {error}") from None
         if printed.kind != "ExecCredential" or printed.api_version != self._exec.api_version:
             raise self._failure(
