@@ -243,3 +243,37 @@ def test_only_the_pods_of_a_running_job_are_gone_for_the_reason_that_the_history
     verdict = one.job.ledger.verdict
     assert verdict is not None
     assert (verdict.failure_class, verdict.attempt) == (FailureClass.DELETED, 1)
+
+
+def test_counting_goes_on_after_the_clock_was_wrong() -> None:
+    one = world()
+    settle(one)
+    right, wrong = one.clock, 10 * 365 * 86400
+    one.wait(wrong)
+    start(one)
+    one.clock = right
+    one.wait(60)
+    one.exit("job-worker-1", 1)
+    settle(one)
+    one.wait(10)
+    start(one)
+    one.wait(30)
+
+    assert shares(one) == (wrong + 40, 30, {"Start": wrong, "ProgramError": 10})
+    first, second = one.job.ledger.history.attempts
+    assert first.end == second.start
+    assert first.start <= second.start <= one.clock
+
+
+def test_a_clock_that_was_wrong_by_thousands_of_years_stops_no_pass() -> None:
+    one = world()
+    settle(one)
+    right = one.clock
+    one.wait(7000 * 365 * 86400)
+    start(one)
+    one.clock = right
+    one.exit("job-worker-1", 1)
+    settle(one)
+
+    assert one.job.ledger.phase is Phase.RESTARTING
+    assert shares(one)[1] == 0

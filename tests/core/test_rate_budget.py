@@ -145,7 +145,7 @@ def test_a_lower_budget_ends_a_job_only_after_another_restart() -> None:
         restart_in_place(one)
     one.edit(restart_rates={PROGRAM_BUDGET: RestartRate(3, 3600)})
     settle(one)
-    assert one.job.ledger.phase is Phase.RUNNING
+    assert one.job.ledger.outcome is None
     restart_in_place(one)
     assert one.job.ledger.phase is Phase.FAILED
 

@@ -8,7 +8,8 @@ history needs no additional write.
 
 An attempt of the job ends with each restart, whatever its scope and cause: also if a resize restarts replicas, or if
 another client has deleted a pod of a running job. A suspension and the end of the job end it too. Lost + productive
-time always equals the time since `begun`, because both are differences of the same points in time.
+time always equals the time since `begun`, because both are differences of the same points in time. If the clock was
+ahead and goes back, all times of the history move back with it.
 """
 
 from datetime import timedelta
@@ -17,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.model.ledger import Ledger, Phase
-from trainwright.model.units import Time
+from trainwright.model.units import EARLIEST_TIME, Time
 from trainwright.model.verdict import (
     KEPT_ATTEMPT_NODES,
     KEPT_ATTEMPTS,
@@ -121,7 +122,9 @@ def has_changed(stored: Ledger, ledger: Ledger) -> bool:
 
 def _close_interval(history: History, now: Time) -> History:
     """Add the time since the last change to the lost time of its cause, or to the productive time."""
-    end = max(_whole_milliseconds(now), history.until or now)
+    end = _whole_milliseconds(now)
+    if history.until is not None and end < history.until:
+        return _moved_back(history, history.begun or history.until, end - history.until)
     spent = _milliseconds(history.until, end)
     if not history.now_lost_to:
         return replace(history, until=end, productive=history.productive + spent)
@@ -130,6 +133,19 @@ def _close_interval(history: History, now: Time) -> History:
     if attempts and attempts[-1].end is None:
         attempts = (*attempts[:-1], replace(attempts[-1], lost=attempts[-1].lost + spent))
     return replace(history, until=end, lost=lost if spent else history.lost, attempts=attempts)
+
+
+def _moved_back(history: History, begun: Time, shift: timedelta) -> History:
+    """Move all times back, because the clock went back. Durations stay the same, and counting goes on from now."""
+    shift = min(max(shift, EARLIEST_TIME - begun), timedelta())
+
+    def moved(time: Time | None) -> Time | None:
+        return max(time, EARLIEST_TIME - shift) + shift if time is not None else None
+
+    attempts = tuple(
+        replace(one, start=moved(one.start), running=moved(one.running), end=moved(one.end)) for one in history.attempts
+    )
+    return replace(history, begun=moved(begun), until=moved(history.until), attempts=attempts)
 
 
 def _closed(
