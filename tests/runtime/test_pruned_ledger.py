@@ -55,7 +55,7 @@ async def test_a_job_ends_with_as_many_writes_as_if_all_were_kept(scenario: Scen
 
 
 async def test_a_budget_that_is_dropped_is_not_written_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    """Restarts by kubelets are charged when they are seen; here they are never stored as charged."""
+    """The budget of a job is stored when the job is accepted; here it never is, so nothing is charged to it."""
     document = tfjob("50/1h")
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
     rig = rig_with_old_definitions(Scenario(0, document, lambda pod: well(pod)._replace(lasts=None)))
@@ -69,7 +69,7 @@ async def test_a_budget_that_is_dropped_is_not_written_for_ever(caplog: pytest.L
         await asyncio.sleep(24 * 3600)
         assert len(rig.wire.made("status")) == before
     warnings = [line for line in caplog.messages if "the API server drops parts of the durable state" in line]
-    assert [line.rpartition("fields=")[2] for line in warnings] == ["history", "budgets"]
+    assert [line.rpartition("fields=")[2] for line in warnings] == ["budgets,history"]
 
 
 async def test_what_is_dropped_is_stored_with_the_next_change_after_the_definitions_are_right_again() -> None:
