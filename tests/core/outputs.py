@@ -2,7 +2,8 @@
 """Output of real programs that failed, each with the class that it shows.
 
 Lines of Python, shells and the C library were captured from jobs that `e2e_broken` runs. Frameworks are not installed
-here: their lines are from logs that users have published, and the comment names the project whose message it is.
+here: the comment names the project whose message a line is. Most of these lines are from logs that users have
+published; some follow the wording that the project is known for, and were not compared with a log.
 """
 
 from trainwright.model.verdict import FailureClass as Class
