@@ -116,13 +116,13 @@ LINES = {
     # dash, bash, Python, the dynamic linker.
     "sh: 1: no-such-trainer: not found": Class.COMMAND_NOT_FOUND,
     "bash: line 1: trian: command not found": Class.COMMAND_NOT_FOUND,
-    "python3: can't open file '/work/trian.py': [Errno 2] No such file or directory": Class.COMMAND_NOT_FOUND,
+    "python3: can't open file '/job/trian.py': [Errno 2] No such file or directory": Class.COMMAND_NOT_FOUND,
     "train: error while loading shared libraries: libcudart.so.12: cannot open shared object file": (
         Class.COMMAND_NOT_FOUND
     ),
     # torchrun and subprocess report how another process ended.
     "E0325 20:57:27.620000 2606 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank:"
-    " 5 (pid: 2630) of binary: /root/miniconda3/bin/python": Class.KILLED,
+    " 5 (pid: 2630) of binary: /opt/miniconda3/bin/python": Class.KILLED,
     "subprocess.CalledProcessError: Command '['python3', 'train.py']' died with <Signals.SIGKILL: 9>.": Class.KILLED,
     "subprocess.CalledProcessError: Command '['python3', 'train.py']' died with <Signals.SIGSEGV: 11>.": Class.CRASHED,
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ": Class.PROGRAM_ERROR,
