@@ -156,7 +156,7 @@ class SimulatedCluster(DocumentWorld):
         raise AssertionError(f"the operator still acts after {_MAX_PASSES} passes: {self.plans[-2:]}")
 
     def take_news(self, *, creations: bool = True) -> list[tuple[str, PodRun]]:
-        """What happened to replicas since the last call; without `creations`, new pods are kept for the next call."""
+        """The changes of replicas since the last call. If `creations` is false, the next call returns the new pods."""
         news = [one for one in self._news if creations or one[0] not in _CREATIONS]
         self._news = [one for one in self._news if not creations and one[0] in _CREATIONS]
         return news

@@ -120,7 +120,7 @@ class JobEnd(Struct, frozen=True):
 
     @property
     def reasons(self) -> list[str]:
-        """The message of the verdict, and what decided unless the message says it."""
+        """The message of the verdict. If it does not name the rule or limit that ended the job, that text follows."""
         return [self.verdict.message, *([self.because] if self.because not in self.verdict.message else ())]
 
 
