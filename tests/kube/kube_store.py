@@ -82,6 +82,9 @@ class StoreServer:
             uid = (body.get("preconditions") or {}).get("uid", "")
             left = await self._cluster.delete(resource, key, uid=uid, grace=body.get("gracePeriodSeconds"))
             return left or {"kind": "Status", "status": "Success", "metadata": {}}
+        if method == "PUT":
+            assert match["part"] == "status", "an operator replaces only the status of an object"
+            return await self._cluster.replace_status(resource, body)
         pins = body.pop("metadata", {})
         uid, version = pins.get("uid", ""), pins.get("resourceVersion", "")
         whole = match["part"] == "status"

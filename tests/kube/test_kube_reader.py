@@ -2,17 +2,18 @@
 """The blocking client of commands that only read: answers, refusals, and servers that do not answer well."""
 
 import asyncio
+import gc
 import json
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -307,6 +308,36 @@ async def test_a_proxy_is_used(server: Server) -> None:
     server.says = [streams([60.0])]
     with pytest.raises(NoAnswerInTimeError, match=r"none within 0.1 s"):
         await read(made, use=lambda one: isinstance(one, ProxiedReader) and one.send(GET, 0.1))
+
+
+def test_a_closed_client_cancels_and_refuses_requests(recwarn: pytest.WarningsRecorder) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        one = reader(replace(access("http://api.internal"), proxy=proxy))
+        ends: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                while True:
+                    one.send(GET)
+            except BaseException as error:
+                ends.append(error)
+
+        threads = [Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        one.close()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+    assert {type(error) for error in ends} <= {CancelledError, UnavailableError}
+    assert len(ends) == 8
+    with pytest.raises(UnavailableError, match="the client is closed"):
+        one.send(GET)
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_calls_run_at_the_same_time_and_keep_their_order() -> None:

@@ -7,9 +7,10 @@ only if the server certainly changed nothing. Before a retry, it waits at least 
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from random import random
+from ssl import SSLCertVerificationError
 from time import perf_counter
 from typing import TypeVar
 
@@ -18,8 +19,6 @@ from aiohttp import (
     ClientConnectorError,
     ClientError,
     ClientHttpProxyError,
-    ClientResponse,
-    ClientTimeout,
     ConnectionTimeoutError,
 )
 from msgspec import Struct
@@ -35,6 +34,7 @@ from trainwright.errors import (
 )
 from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request, decode_status, error_of
+from trainwright.kube.connection import AnswerStream, ConnectError, HttpAnswer
 from trainwright.kube.session import ApiSession
 from trainwright.kube.unreachable import no_answer, what_happened, what_to_try
 from trainwright.runtime.election import Elector
@@ -44,7 +44,8 @@ T = TypeVar("T")
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
-_CONNECTION_ERRORS = (ClientError, TimeoutError, OSError)
+#: Errors of our own connections and of aiohttp, which is used if there is a proxy.
+_CONNECTION_ERRORS = (ConnectError, ClientError, TimeoutError, OSError)
 
 
 class RateLimit:
@@ -127,7 +128,7 @@ class HttpClient:
         self._fence, self._observer = fence, observer
         self._slots = asyncio.Semaphore(self.policy.max_concurrent)
         self._connect_seconds = min(_CONNECT_SECONDS, self.policy.timeout)
-        self._timeout = ClientTimeout(total=self.policy.timeout, sock_connect=self._connect_seconds)
+        self._seconds = self._connect_seconds, self.policy.timeout
 
     async def send(self, request: Request) -> bytes:
         """Send a request and return the body of the answer. Raises ApiError."""
@@ -138,12 +139,12 @@ class HttpClient:
 
         The limit of concurrent requests does not include streams.
         """
-        timeout = ClientTimeout(total=seconds, sock_connect=self._connect_seconds)
         async with AsyncExitStack() as stack:
-            response = await self._retried(request, partial(self._attempt_stream, stack, timeout))
+            answer = await self._retried(request, partial(self._attempt_stream, stack, seconds))
             try:
-                async for chunk in response.content.iter_any():
-                    yield chunk
+                async with aclosing(answer.chunks()) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
             except TimeoutError:
                 return
             except _CONNECTION_ERRORS as error:
@@ -174,31 +175,36 @@ class HttpClient:
             check = self._fence.check if self._fence is not None and request.is_write else None
             began, code = perf_counter(), 0
             try:
-                async with self.session.send(request, auth, self._timeout, check) as response:
-                    code = response.status
-                    data = await response.read()
+                answer = await self.session.transport(auth).exchange(request, auth, self._seconds, check)
+                code = answer.code
             except _CONNECTION_ERRORS as error:
                 return self._no_answer(error)
             finally:
                 self._observe(request, code, began)
-        return data if 200 <= code < 300 else _refused(request, response, data, auth)
+        return answer.body if 200 <= code < 300 else _refused(request, answer, auth)
 
     async def _attempt_stream(
-        self, stack: AsyncExitStack, timeout: ClientTimeout, request: Request
-    ) -> ClientResponse | _FailedAttempt:
-        """Open a stream; `stack` closes the stream later."""
+        self, stack: AsyncExitStack, seconds: float, request: Request
+    ) -> AnswerStream | _FailedAttempt:
+        """Open a stream; `stack` closes the stream later. After a failure, the stack is empty."""
         auth = await self._permitted(request)
-        began, code = perf_counter(), 0
+        began, code, data = perf_counter(), 0, b""
         try:
             async with asyncio.timeout(self.policy.timeout):
-                response = await stack.enter_async_context(self.session.send(request, auth, timeout))
-                code = response.status
-                data = b"" if 200 <= code < 300 else await response.read()
+                opening = self.session.transport(auth).stream(request, auth, (self._connect_seconds, seconds))
+                answer = await stack.enter_async_context(opening)
+                code = answer.code
+                if not 200 <= code < 300:
+                    data = b"".join([chunk async for chunk in answer.chunks()])
         except _CONNECTION_ERRORS as error:
+            await stack.aclose()
             return self._no_answer(error)
         finally:
             self._observe(request, code, began)
-        return response if 200 <= code < 300 else _refused(request, response, data, auth)
+        if 200 <= code < 300:
+            return answer
+        await stack.aclose()
+        return _refused(request, HttpAnswer(code, data, answer.retry_after), auth)
 
     async def _permitted(self, request: Request) -> AuthHeaders:
         """Get the credentials first, then wait for the fence, because nothing must delay a request after the fence."""
@@ -215,17 +221,19 @@ class HttpClient:
         """The failure of an attempt without an answer. If there was no connection, the server changed nothing."""
         if isinstance(error.__cause__, ApiError):  # the last check of the fence failed, so nothing was sent
             return _FailedAttempt(error.__cause__)
-        harmless = isinstance(error, ClientConnectorError | ConnectionTimeoutError | ClientHttpProxyError)
-        temporary = not isinstance(error, ClientConnectorCertificateError)
-        seconds = self._connect_seconds if isinstance(error, ConnectionTimeoutError) else self.policy.timeout
+        not_connected = ConnectError | ClientConnectorError | ConnectionTimeoutError
+        harmless = isinstance(error, not_connected | ClientHttpProxyError)
+        temporary = not isinstance(_cause(error), SSLCertVerificationError | ClientConnectorCertificateError)
+        connecting = isinstance(_cause(error), TimeoutError) and isinstance(error, not_connected)
+        seconds = self._connect_seconds if connecting else self.policy.timeout
         text = no_answer(self.session.server, self.session.origin, describe(error, seconds), advice(error))
         kind = UnavailableError if temporary else UntrustedError
         return _FailedAttempt(kind(text), temporary=temporary, harmless=harmless)
 
 
-def _refused(request: Request, response: ClientResponse, data: bytes, auth: AuthHeaders) -> _FailedAttempt:
-    code, status = response.status, decode_status(response.status, data)
-    error = error_of(status, code, response.headers.get("Retry-After", ""))
+def _refused(request: Request, answer: HttpAnswer, auth: AuthHeaders) -> _FailedAttempt:
+    code, status = answer.code, decode_status(answer.code, answer.body)
+    error = error_of(status, code, answer.retry_after)
     if code == 401:
         return _FailedAttempt(ForbiddenError(f"the server does not know who we are: {error}"), rejected=auth)
     if code == 422 and request.pinned and status.has_cause("metadata.uid"):
@@ -249,10 +257,12 @@ def describe(error: Exception, seconds: float) -> str:
 
 def advice(error: Exception) -> str:
     """A text about what the user can try; empty if there is no specific advice."""
-    has_connected = not isinstance(error, ClientConnectorError | ConnectionTimeoutError)
+    has_connected = not isinstance(error, ConnectError | ClientConnectorError | ConnectionTimeoutError)
     return "" if has_connected else what_to_try(_cause(error))
 
 
 def _cause(error: Exception) -> Exception:
-    """The error of the operating system or of OpenSSL that an error of aiohttp contains, or the error itself."""
+    """The error of the operating system or of OpenSSL behind the error of a connection, or the error itself."""
+    if isinstance(error, ConnectError):
+        return error.cause
     return getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error

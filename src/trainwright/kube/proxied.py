@@ -2,8 +2,9 @@
 """A `Reader` for servers behind a proxy. It uses aiohttp, which supports every kind of proxy, in a thread."""
 
 import asyncio
-from threading import Thread
+from threading import Lock, Thread
 
+from trainwright.errors import UnavailableError
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access
 from trainwright.kube.http import HttpClient, RequestPolicy
@@ -20,13 +21,19 @@ class ProxiedReader(Reader):
         self._http = HttpClient(
             self._session, RequestPolicy(policy.timeout, policy.retry_seconds, policy.max_concurrent)
         )
+        #: Held while a request is handed to the event loop, so that none reaches the loop after it has ended.
+        self._lock = Lock()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def send(self, request: Request, seconds: float | None = None) -> bytes:
         """The body of the answer. Raises ApiError; NoAnswerInTimeError if there is none within `seconds`."""
-        waiting = asyncio.run_coroutine_threadsafe(self._http.send(request), self._loop)
+        with self._lock:
+            if self._closed:
+                raise UnavailableError(f"nothing is read from {self._session.server}: the client is closed")
+            waiting = asyncio.run_coroutine_threadsafe(self._http.send(request), self._loop)
         try:
             return waiting.result(seconds)
         except TimeoutError:
@@ -34,8 +41,17 @@ class ProxiedReader(Reader):
             raise NoAnswerInTimeError(f"no answer from {self._session.server}: none within {seconds:g} s") from None
 
     def close(self) -> None:
-        """Close every connection."""
-        asyncio.run_coroutine_threadsafe(self._session.close(), self._loop).result()
+        """Cancel the requests of other threads and close every connection."""
+        with self._lock:
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        requests = asyncio.all_tasks() - {asyncio.current_task()}
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+        await self._session.close()

@@ -7,30 +7,58 @@ connections. A minute later, the session closes the old connections. This interr
 
 import asyncio
 import socket
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Protocol
+from urllib.parse import SplitResult, urlsplit
 from weakref import WeakSet
 
-from aiohttp import BytesPayload, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-from aiohttp.abc import AbstractStreamWriter
-from multidict import CIMultiDict
-from yarl import URL
+from aiohappyeyeballs import start_connection
 
+from trainwright.errors import InvalidError
 from trainwright.kube.auth import credentials, user_headers
-from trainwright.kube.certificates import AuthHeaders, ssl_context
+from trainwright.kube.certificates import AuthHeaders, KeyPair, is_header_value, ssl_context
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access
+from trainwright.kube.connection import AnswerStream, ConnectError, Connection, HttpAnswer
 from trainwright.runtime.ports import Clock, WallClock
 
 #: Seconds after which we close an idle connection. API servers close it after 90 s, and we must close it earlier.
 _IDLE_SECONDS = 60.0
 #: TCP keep-alive: seconds of silence before the first probe, seconds between probes, number of probes.
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-_READ_BUFFER_BYTES = 1 << 18
+#: If a server has several addresses, the next one is tried after this many seconds without a connection (RFC 8305).
+_NEXT_ADDRESS_SECONDS = 0.25
 #: Seconds after which old connections are closed. Only watches take longer than this, and a client restarts watches.
 _RETIRE_SECONDS = 60.0
 _CLOSE_MILLISECONDS = 250
+
+
+class Transport(Protocol):
+    """The connections of one user with one client certificate. `seconds`: for the connection, and in total.
+
+    Nothing follows a redirect, because a redirect could send our token to another server.
+    """
+
+    async def exchange(
+        self, request: Request, auth: AuthHeaders, seconds: tuple[float, float], check: Callable[[], None] | None
+    ) -> HttpAnswer:
+        """Send a request and return the whole answer.
+
+        `check` is called immediately before the first byte is sent. If `check` raises, nothing is sent.
+        """
+        ...
+
+    def stream(
+        self, request: Request, auth: AuthHeaders, seconds: tuple[float, float]
+    ) -> AbstractAsyncContextManager[AnswerStream]:
+        """Send a request; the body of the answer arrives in parts."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
 
 
 class ApiSession:
@@ -40,28 +68,21 @@ class ApiSession:
         self.server, self.origin = access.server, access.origin
         self.credentials = credentials(access, clock or WallClock())
         self._access = access
-        self._headers = CIMultiDict(user_headers(access.user))
-        self._options: dict[str, Any] = {"proxy": access.proxy} if access.proxy else {}
-        if access.cluster.value.tls_server_name:
-            self._options["server_hostname"] = access.cluster.value.tls_server_name
-        self._session: ClientSession | None = None
-        self._key_pair: object = None
+        self._headers = user_headers(access.user)
+        self._transport: Transport | None = None
+        self._key_pair: KeyPair | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._sockets: WeakSet[socket.socket] = WeakSet()
 
-    def send(
-        self, request: Request, auth: AuthHeaders, timeout: ClientTimeout, check: Callable[[], None] | None = None
-    ) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send one request. The session follows no redirect, because a redirect could send our token to another server.
-
-        The session calls `check` immediately before it sends the first byte. If `check` raises, nothing is sent.
-        """
-        data = _CheckedBody(request.body, check) if request.body is not None and check is not None else request.body
-        url = URL(f"{self.server}{request.path}", encoded=True)
-        headers = {**request.headers, **auth.headers}
-        return self._session_for(auth).request(
-            request.method, url, headers=headers, data=data, timeout=timeout, allow_redirects=False, **self._options
-        )
+    def transport(self, auth: AuthHeaders) -> Transport:
+        """The connections for a request with these credentials."""
+        if self._transport is None or self._key_pair != auth.key_pair:
+            if self._transport is not None:
+                task = asyncio.create_task(_retire(self._transport))
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+            self._transport, self._key_pair = self._new_transport(auth), auth.key_pair
+        return self._transport
 
     async def reload(self) -> None:
         """Read the credentials again, because their files were replaced. The next request uses the new credentials."""
@@ -69,12 +90,12 @@ class ApiSession:
 
     async def close(self) -> None:
         """Close every connection."""
-        session, self._session = self._session, None
+        transport, self._transport = self._transport, None
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
-        if session is not None:
-            await session.close()
+        if transport is not None:
+            await transport.close()
         await self._close_sockets()
 
     async def _close_sockets(self) -> None:
@@ -87,26 +108,21 @@ class ApiSession:
                 return
             await asyncio.sleep(0.001)
 
-    def _session_for(self, auth: AuthHeaders) -> ClientSession:
-        if self._session is None or self._key_pair != auth.key_pair:
-            if self._session is not None:
-                task = asyncio.create_task(_retire(self._session))
-                self._retiring.add(task)
-                task.add_done_callback(self._retiring.discard)
-            self._session, self._key_pair = self._new_session(auth), auth.key_pair
-        return self._session
+    def _new_transport(self, auth: AuthHeaders) -> Transport:
+        proxy, server_name = self._access.proxy, self._access.cluster.value.tls_server_name
+        secure = any(url.startswith("https:") for url in (self.server, proxy))
+        context = ssl_context(self._access.cluster, self._access.user, auth.key_pair) if secure else None
+        if not proxy:
+            return DirectTransport(self.server, server_name or "", self._headers, context, self._new_socket)
+        from aiohttp import TCPConnector  # noqa: PLC0415 - slow to import, and most servers need no proxy
 
-    def _new_session(self, auth: AuthHeaders) -> ClientSession:
-        secure = any(url.startswith("https:") for url in (self.server, self._access.proxy))
-        context = ssl_context(self._access.cluster, self._access.user, auth.key_pair) if secure else True
+        from trainwright.kube.proxy import ProxyTransport  # noqa: PLC0415
+
         # `http` limits the number of concurrent requests. The limit does not apply to watches and logs.
-        connector = TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE_SECONDS, socket_factory=self._new_socket)
-        session = ClientSession(
-            connector=connector, cookie_jar=DummyCookieJar(), headers=self._headers, read_bufsize=_READ_BUFFER_BYTES
+        connector = TCPConnector(
+            limit=0, ssl=context or True, keepalive_timeout=_IDLE_SECONDS, socket_factory=self._new_socket
         )
-        # Forbid retries by aiohttp: it would send some requests again, even deletions, without a new call of `check`.
-        session._retry_connection = False
-        return session
+        return ProxyTransport(self.server, proxy, server_name or "", self._headers, connector)
 
     def _new_socket(self, address: tuple[Any, ...]) -> socket.socket:
         """Create a socket with TCP keep-alive, which finds a lost peer: a watch can be silent for minutes."""
@@ -120,21 +136,133 @@ class ApiSession:
         return made
 
 
-class _CheckedBody(BytesPayload):
-    """A request body that calls `check` before it is sent. aiohttp sends the headers together with the body."""
+class DirectTransport:
+    """Connections without a proxy. An idle connection is used again, the one that was used last first."""
 
-    def __init__(self, body: bytes, check: Callable[[], None]) -> None:
-        super().__init__(body)
-        self._check = check
+    def __init__(
+        self,
+        server: str,
+        server_name: str,
+        headers: list[tuple[str, str]],
+        context: ssl.SSLContext | None,
+        new_socket: Callable[[tuple[Any, ...]], socket.socket],
+    ) -> None:
+        url = urlsplit(server)
+        self._context, self._new_socket = context, new_socket
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        # A name with a dot at the end is absolute for the resolver, but certificates contain it without the dot.
+        self._server_name = (server_name or self._host).rstrip(".") if context is not None else None
+        self._path = url.path
+        self._common = "".join(f"{name}: {value}\r\n" for name, value in [("Host", _host_header(url)), *headers])
+        self._auth: AuthHeaders | None = None
+        self._head = ""
+        #: Idle connections, each with the time since which it is idle.
+        self._idle: list[tuple[Connection, float]] = []
+        self._connections: WeakSet[Connection] = WeakSet()
+        self._closed = False
 
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Check, then write at once. The connection exists already, so nothing delays the write after the check."""
-        self._check()
-        await super().write_with_length(writer, content_length)
+    async def exchange(
+        self, request: Request, auth: AuthHeaders, seconds: tuple[float, float], check: Callable[[], None] | None
+    ) -> HttpAnswer:
+        """Send a request and return the whole answer."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds[1]
+        data = self._encode(request, auth)
+        connection = self._take() or await self._connect(seconds[0])
+        try:
+            if check is not None:
+                check()
+            return await connection.exchange(data, end - loop.time())
+        finally:
+            if connection.usable:
+                self._idle.append((connection, loop.time()))
+            else:
+                connection.abort()
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, auth: AuthHeaders, seconds: tuple[float, float]
+    ) -> AsyncIterator[AnswerStream]:
+        """Send a request; the body of the answer arrives in parts. Its connection is not used again."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds[1]
+        data = self._encode(request, auth)
+        connection = self._take() or await self._connect(seconds[0])
+        try:
+            yield await connection.open(data, end - loop.time())
+        finally:
+            connection.abort()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        self._idle.clear()
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _take(self) -> Connection | None:
+        """An idle connection. The server may close a connection that was idle for long, so such a one is not used."""
+        oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
+        while self._idle and (self._idle[0][1] < oldest or not self._idle[0][0].usable):
+            self._idle.pop(0)[0].abort()
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def _connect(self, seconds: float) -> Connection:
+        loop, connection = asyncio.get_running_loop(), Connection()
+        try:
+            async with asyncio.timeout(seconds):
+                addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                sock = await start_connection(
+                    addresses,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
+                    interleave=1,
+                    socket_factory=self._new_socket,
+                )
+                try:
+                    await loop.create_connection(
+                        lambda: connection, sock=sock, ssl=self._context, server_hostname=self._server_name
+                    )
+                    if self._closed:  # while this connection was being opened
+                        raise ConnectionAbortedError("the connection was closed")
+                except BaseException:
+                    # First stop the event loop from watching the socket, because a new socket can get the same number.
+                    connection.abort()
+                    sock.close()
+                    raise
+        except OSError as error:
+            raise ConnectError(error, self._host) from error
+        self._connections.add(connection)
+        return connection
+
+    def _encode(self, request: Request, auth: AuthHeaders) -> bytes:
+        if auth is not self._auth:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in auth.headers.items())
+            self._auth, self._head = auth, f" HTTP/1.1\r\n{self._common}{lines}"
+        if not is_header_value(request.path):
+            raise InvalidError(f"the path {request.path!r} has characters that an HTTP request cannot contain")
+        body = request.body
+        head = f"{request.method} {self._path}{request.path}{self._head}"
+        if body is None:
+            return f"{head}\r\n".encode("ascii")
+        return (
+            f"{head}Content-Type: {request.content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode("ascii") + body
+        )
 
 
-async def _retire(session: ClientSession) -> None:
+def _host_header(url: SplitResult) -> str:
+    """The header Host of a server's URL: without a user, and with a name in ASCII."""
+    host = (url.hostname or "").encode("idna").decode("ascii")
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{url.port}" if url.port else host
+
+
+async def _retire(transport: Transport) -> None:
     try:
         await asyncio.sleep(_RETIRE_SECONDS)
     finally:
-        await session.close()
+        await transport.close()
