@@ -43,7 +43,9 @@ The first case that applies decides (`core/reconcile.py`):
 10. Create missing children; delete superfluous ones.
 
 The order of writes is status → patches → deletes → creates → events. A count or an outcome is stored before the
-operator acts on it.
+operator acts on it. Only the acceptance of a new job may be stored later than its pods are created: with the next
+change, or after 5 s. If the operator is killed in this time, the next operator accepts the job again, from the time at
+which its first pod was created.
 
 """
 

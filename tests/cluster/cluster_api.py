@@ -14,7 +14,10 @@ from cluster_pods import Body, Pod
 from msgspec import Struct
 
 _MERGE = "application/merge-patch+json"
-_CONNECTIONS = 64
+#: Each costs the server a TLS handshake.
+CONNECTIONS = 64
+#: Seconds after which a connection that is not used is closed.
+_KEPT = 60.0
 _GONE = 410
 #: Before something is tried again.
 PAUSE = 0.2
@@ -86,13 +89,13 @@ class Api:
                     yield event.type, _pod.decode(event.object)
 
 
-def session_for(kubeconfig: Path) -> aiohttp.ClientSession:
-    """A connection as the user of a kubeconfig that `cluster_users` wrote."""
+def session_for(kubeconfig: Path, connections: int = CONNECTIONS) -> aiohttp.ClientSession:
+    """At most that many connections as the user of a kubeconfig that `cluster_users` wrote."""
     config = json.loads(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
     return aiohttp.ClientSession(
         cluster["server"],
         headers={"Authorization": f"Bearer {user['token']}", "User-Agent": "kubelet-fake"},
-        connector=aiohttp.TCPConnector(ssl=tls, limit=_CONNECTIONS),
+        connector=aiohttp.TCPConnector(ssl=tls, limit=connections, keepalive_timeout=_KEPT),
     )

@@ -107,11 +107,19 @@ _decoder = msgspec.json.Decoder(_Line)
 
 def read(path: Path, since: int = 0) -> Calls:
     """The calls that are in the file from that place on; a watch that began and ended counts once."""
+    return read_on(path, since)[0]
+
+
+def read_on(path: Path, since: int) -> tuple[Calls, int]:
+    """The same calls, and the place after the last of them."""
     with path.open("rb") as file:
-        file.seek(since)
+        file.seek(max(since - 1, 0))
+        # The place is the size of the file at some time, and the server may have been writing a line then.
+        skipped = file.readline() if since else b""
+        begin = max(since - 1, 0) + len(skipped)
         text = file.read()
     whole = text[: text.rfind(b"\n") + 1]  # the last line may still be in the making
-    return Calls(_calls(whole.splitlines()))
+    return Calls(_calls(whole.splitlines())), begin + len(whole)
 
 
 def _calls(lines: Iterable[bytes]) -> Iterable[Call]:

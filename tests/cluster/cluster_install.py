@@ -6,16 +6,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster_client import run
+from cluster_client import Body, run, until
 from cluster_plane import ControlPlane
+
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def install_crds(plane: ControlPlane) -> str:
     """All kinds, ready for use; what kubectl said."""
     crds = trainwright("crds").stdout
     said = plane.kubectl("apply", "--server-side", "-f", "-", given=crds).stdout
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=100s", "crd", "--all")
+    await_crds(plane)
     return said
+
+
+def await_crds(plane: ControlPlane) -> None:
+    """Wait until the API server serves every CRD. `kubectl wait` fails on a CRD that has no conditions yet."""
+    until(lambda: all(map(_is_established, plane.call("GET", _CRDS)["items"])), "all CRDs are established")
+
+
+def _is_established(crd: Body) -> bool:
+    conditions = crd.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
 def trainwright(*words: str, given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:

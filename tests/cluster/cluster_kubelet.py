@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import cluster_pods as pods
 import msgspec
-from cluster_api import PAUSE, Api, note, session_for
+from cluster_api import CONNECTIONS, PAUSE, Api, note, session_for
 from cluster_pods import Body, Pod, Script
 
 #: How often a pod that waits for a ConfigMap looks for it.
@@ -171,12 +171,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--script", default="{}", help="what usually becomes of a pod, as JSON")
     parser.add_argument("--binds", action="store_true", help="give nodes to pods that have none")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="at most that many at once")
     return parser.parse_args()
 
 
 async def _main(asked: argparse.Namespace) -> None:
     script = msgspec.json.decode(asked.script, type=Script)
-    async with session_for(asked.kubeconfig) as session:
+    async with session_for(asked.kubeconfig, asked.connections) as session:
         kubelets = Kubelets(Api(session), asked.prefix, asked.nodes, script, binds=asked.binds)
         work = asyncio.ensure_future(kubelets.run(lambda: print("ready", flush=True)))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from cluster_api import CONNECTIONS
 from cluster_plane import ControlPlane
 from cluster_pods import Script
 from cluster_process import Process
@@ -17,11 +18,18 @@ _USUAL = Script()
 
 @contextmanager
 def fake_nodes(
-    plane: ControlPlane, number: int = 1, *, prefix: str = "fake", script: Script = _USUAL, binds: bool = False
+    plane: ControlPlane,
+    number: int = 1,
+    *,
+    prefix: str = "fake",
+    script: Script = _USUAL,
+    binds: bool = False,
+    connections: int = CONNECTIONS,
 ) -> Iterator[Process]:
     """That many nodes, on which pods go as the script says, or as their own annotations do; gone afterwards."""
     words = [sys.executable, str(_PROGRAM), f"--kubeconfig={plane.kubeconfig('kubelet-fake')}", f"--prefix={prefix}"]
     words += [f"--nodes={number}", f"--script={msgspec.json.encode(script).decode()}", *["--binds"] * binds]
+    words.append(f"--connections={connections}")
     process = Process(f"fake nodes {prefix}", words, plane.layout.logs / f"nodes-{prefix}.log")
     process.log.unlink(missing_ok=True)
     process.start()

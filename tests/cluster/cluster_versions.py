@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster_client import run, until
+from cluster_jobs import Body, Jobs, job, role
 from cluster_nodes import fake_nodes
 from cluster_operator import Operator, account, started
 from cluster_plane import ControlPlane
@@ -24,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 OLD = "a6f952f93ffc5536bc511bb5f59e110e6b0e9133"
 #: The last state in which jobs had no verdict and no history.
 WITHOUT_VERDICT = "6b4a4fb6ec51701d20a00a80b2cbfbee37bfdb09"
+#: The last state in which definitions described every field of a status, and the operator patched statuses.
+CLOSED_STATUS = "70f9c4a51e7a969249062cf49c5e742b68584552"
 
 
 class Version:
@@ -90,6 +93,57 @@ class UpgradeCluster(NamedTuple):
             yield process
             assert process.alive, process.tail()
         assert "Traceback" not in log.read_text()
+
+
+class LongJob:
+    """A GenericJob of two replicas that run until the test ends them."""
+
+    def __init__(self, cluster: UpgradeCluster, name: str) -> None:
+        self._cluster, self.name, self.jobs = cluster, name, Jobs(cluster.plane, cluster.namespace)
+        self.jobs.make(job(name, role(replicas=2, limit=9, runs="forever")))
+
+    def ledger(self) -> Body:
+        found: Body = self.jobs.status(self.name).get("trainwright") or {}
+        return found
+
+    def until(self, phase: str, restarts: int = 0) -> "LongJob":
+        """Wait for this phase after so many restarts."""
+
+        def there() -> bool:
+            found = self.ledger()
+            counts = [sum((one.get("restarts") or {}).values()) for one in found.get("roles") or ()]
+            return (found.get("phase"), sum(counts)) == (phase, restarts)
+
+        until(there, f"{self.name} is {phase} after {restarts} restarts")
+        return self
+
+    def ends(self, index: int, code: int) -> None:
+        """The container of a replica ends."""
+        state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
+        told = {"name": "main", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [told]}
+        path = f"{self.jobs.pods_path}/{self.name}-worker-{index}/status"
+        self._cluster.plane.call("PATCH", path, {"status": status})
+
+    def restarts(self, number: int) -> None:
+        """Replica 0 fails and is made again; this is restart `number`."""
+        self.ends(0, 1)
+        self.until("Running", number)
+
+    def succeeds(self, restarts: int = 0) -> None:
+        """Both replicas succeed, after so many restarts."""
+        for index in range(2):
+            self.ends(index, 0)
+        self.until("Succeeded", restarts)
+
+    def pods(self) -> dict[str, str]:
+        """The UIDs of its pods."""
+        return {name: pod["metadata"]["uid"] for name, pod in self.jobs.pods(self.name).items()}
+
+    def writes(self, mark: int) -> int:
+        """How often operators have written its status since then."""
+        calls = self._cluster.plane.audit(mark).where(user=self._cluster.user, name=self.name)
+        return len(calls.writes)
 
 
 @contextmanager

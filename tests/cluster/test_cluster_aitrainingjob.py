@@ -29,6 +29,7 @@ def trainings(jobs: Jobs) -> AITrainingJobs:
 def test_a_job_succeeds_within_its_budget_of_writes(
     plane: ControlPlane, trainings: AITrainingJobs, clean: str, budget: Any, pods: int
 ) -> None:
+    """The acceptance is stored at once, with the sizes of the roles: so three statuses."""
     mark = plane.mark()
     trainings.apply(aitrainingjob("demo", {"cleanPodPolicy": clean}, trainer=replicas(pods, runs="0.5")))
     trainings.kubectl("wait", "--for=jsonpath={.status.phase}=Succeed", "aitj/demo", "--timeout=100s")

@@ -2,9 +2,10 @@
 """A real API server takes the CRDs that `trainwright crds` prints, and kubectl shows what is in them."""
 
 import json
+from typing import Any
 
 import pytest
-from cluster_bodies import job
+from cluster_bodies import Body, job
 from cluster_install import install_crds
 from cluster_plane import ControlPlane
 
@@ -60,6 +61,27 @@ def test_a_status_is_a_subresource(plane: ControlPlane, namespace: str) -> None:
     assert wrong["metadata"]["generation"] == 1
 
 
+@pytest.mark.parametrize("verb", ["PATCH", "PUT"])
+def test_a_status_keeps_every_field_and_is_recorded_as_one_field(
+    plane: ControlPlane, namespace: str, verb: str
+) -> None:
+    """Recording who manages which field of a status costs the API server more than the write itself."""
+    path = GENERICJOBS.format(namespace)
+    made = plane.call("POST", path, job("demo"))
+    status: Body = {
+        "phase": "Running",
+        "anything": {"at": ["all", {"and": 1}]},
+        "trainwright": {"phase": "Running", "roles": [{"name": "worker", "newer": True}], "newer": {"a": 1}},
+    }
+    changed = plane.call(
+        verb, f"{path}/demo/status", {"status": status} if verb == "PATCH" else {**made, "status": status}
+    )
+
+    assert changed["status"] == plane.call("GET", f"{path}/demo")["status"] == status
+    entries: list[Any] = [one for one in changed["metadata"]["managedFields"] if one.get("subresource") == "status"]
+    assert [one["fieldsV1"] for one in entries] == [{"f:status": {}}]
+
+
 def test_describe_shows_what_was_asked_for(plane: ControlPlane, namespace: str) -> None:
     plane.call("POST", GENERICJOBS.format(namespace), job("demo"))
 
@@ -76,6 +98,8 @@ def test_describe_shows_what_was_asked_for(plane: ControlPlane, namespace: str) 
         ("gj.spec.service", "each replica has a headless service with the replica's name"),
         ("gj.spec.replicaSpecs.type", "Lower-case letters, digits and `-`, with a letter or digit at both ends."),
         ("gj.spec.replicaSpecs.restartPolicy", "When, and how often, replicas of a type are restarted."),
+        ("gj.status", "The status that the controller writes."),
+        ("gj.status.trainwright", "The durable state of a job, which only the operator writes."),
     ],
 )
 def test_explain_shows_the_texts_of_the_types(plane: ControlPlane, path: str, text: str) -> None:

@@ -47,7 +47,10 @@ def test_a_job_is_seen_with_kubectl_and_succeeds(jobs: Jobs, paddle: PaddleJobs)
 def test_a_hundred_pods_start_in_one_pass_within_the_budget_of_writes(
     plane: ControlPlane, paddle: PaddleJobs, intranet: str, services: int
 ) -> None:
-    """One write for each pod and service, one ConfigMap, three statuses, two events."""
+    """One write for each pod and service, one ConfigMap, three statuses, two events.
+
+    The acceptance is stored at once: pods wait for a ConfigMap of their attempt.
+    """
     mark = plane.mark()
     parts = {"ps": role(20, runs="2"), "worker": role(80, runs="2")}
     paddle.make(paddlejob("big", **parts, intranet=intranet, cleanPodPolicy="Never"))
@@ -60,7 +63,7 @@ def test_a_hundred_pods_start_in_one_pass_within_the_budget_of_writes(
         ("create", "pods"): 100,
         **({("create", "services"): services} if services else {}),
         ("create", "configmaps"): 1,
-        ("patch", "paddlejobs.batch.paddlepaddle.org/status"): 3,
+        ("update", "paddlejobs.batch.paddlepaddle.org/status"): 3,
         ("create", "events"): 2,
     }
     assert (calls.refused, calls.reads) == ((), ())

@@ -21,6 +21,8 @@ from cluster_operator import account, started
 from cluster_plane import ControlPlane
 from cluster_tfjobs import TFJobs, replicas, tfjob
 
+from closed_crds import close_status, ledger_of
+from trainwright.kinds.tfjob import TFJOB
 from trainwright.model.meta import ADOPT, KIND
 
 Body = dict[str, Any]
@@ -180,9 +182,9 @@ def test_nor_with_one_of_ours_that_would_prune_a_part_of_the_ledger(shared: Shar
     assert "tfjobs.kubeflow.org serverside-applied" in said
     body = shared.plane.call("GET", DEFINITION)
     versions = body["spec"]["versions"]
+    close_status(TFJOB, body)
     for version in versions:
-        ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
-        del ledger["properties"]["roles"]["items"]["properties"]["holds"]
+        del ledger_of(version)["properties"]["roles"]["items"]["properties"]["holds"]
     shared.plane.call("PATCH", DEFINITION, {"spec": {"versions": versions}})
 
     words = ["operator", "--kubeconfig", str(shared.config), "--no-leader-elect", "--kinds", "tfjob"]

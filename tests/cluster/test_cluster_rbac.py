@@ -34,10 +34,14 @@ from cluster_users import User
 from trainwright.crd.rbac import LEASE, LEASE_NAMESPACE, NAME
 from trainwright.kinds.gangs import PLUGINS_API, T9K_API, VOLCANO_API
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.registry import KINDS
 from trainwright.model.meta import DIGEST
 
 JOBS = "/apis/batch.tensorstack.dev/v1beta1/namespaces/{}/genericjobs"
 ACCOUNT = "system:serviceaccount:{}:" + NAME
+#: Rights that only the operator of the previous version uses: it patches the status. During an upgrade and after a
+#: downgrade it works with the roles of this version. Remove them, and this, with the release after 0.1.0.
+PREVIOUS_VERSION = {("patch", f"{kind.plural}.{kind.group}/status") for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +293,9 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
         strict.kubectl("delete", "namespace", "there", "--timeout=50s")
 
     assert calls.where(code=403).tally() == {}
-    assert {(call.verb, call.resource) for call in calls} == granted(bodies)
+    used = {(call.verb, call.resource) for call in calls}
+    assert not used & PREVIOUS_VERSION
+    assert used | PREVIOUS_VERSION == granted(bodies)
 
 
 @pytest.mark.parametrize(

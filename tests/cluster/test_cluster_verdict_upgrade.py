@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from cluster_client import until
-from cluster_jobs import Body, Jobs, job, role
-from cluster_versions import WITHOUT_VERDICT, UpgradeCluster, upgrade_cluster
+from cluster_jobs import Body
+from cluster_versions import WITHOUT_VERDICT, LongJob, UpgradeCluster, upgrade_cluster
 
 NAMESPACE = "verdict-upgrade"
 #: An operator stores changed counts after ten seconds: whatever it does not write in this time, it does not write.
@@ -24,57 +24,6 @@ NEW_FIELDS = {"verdict", "history"}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpgradeCluster]:
     with upgrade_cluster(tmp_path_factory.mktemp("verdict-upgrade"), NAMESPACE, WITHOUT_VERDICT) as cluster:
         yield cluster
-
-
-class LongJob:
-    """A GenericJob of two replicas that run until the test ends them."""
-
-    def __init__(self, cluster: UpgradeCluster, name: str) -> None:
-        self._cluster, self.name, self.jobs = cluster, name, Jobs(cluster.plane, NAMESPACE)
-        self.jobs.make(job(name, role(replicas=2, limit=9, runs="forever")))
-
-    def ledger(self) -> Body:
-        found: Body = self.jobs.status(self.name).get("trainwright") or {}
-        return found
-
-    def until(self, phase: str, restarts: int = 0) -> "LongJob":
-        """Wait for this phase after so many restarts."""
-
-        def there() -> bool:
-            found = self.ledger()
-            counts = [sum((one.get("restarts") or {}).values()) for one in found.get("roles") or ()]
-            return (found.get("phase"), sum(counts)) == (phase, restarts)
-
-        until(there, f"{self.name} is {phase} after {restarts} restarts")
-        return self
-
-    def ends(self, index: int, code: int) -> None:
-        """The container of a replica ends."""
-        state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
-        told = {"name": "main", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [told]}
-        path = f"{self.jobs.pods_path}/{self.name}-worker-{index}/status"
-        self._cluster.plane.call("PATCH", path, {"status": status})
-
-    def restarts(self, number: int) -> None:
-        """Replica 0 fails and is made again; this is restart `number`."""
-        self.ends(0, 1)
-        self.until("Running", number)
-
-    def succeeds(self, restarts: int = 0) -> None:
-        """Both replicas succeed, after so many restarts."""
-        for index in range(2):
-            self.ends(index, 0)
-        self.until("Succeeded", restarts)
-
-    def pods(self) -> dict[str, str]:
-        """The UIDs of its pods."""
-        return {name: pod["metadata"]["uid"] for name, pod in self.jobs.pods(self.name).items()}
-
-    def writes(self, mark: int) -> int:
-        """How often operators have written its status since then."""
-        calls = self._cluster.plane.audit(mark).where(user=self._cluster.user, name=self.name)
-        return len(calls.writes)
 
 
 def at(text: str) -> float:

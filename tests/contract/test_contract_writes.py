@@ -158,6 +158,95 @@ async def test_a_status_is_merged_too(cluster: Cluster) -> None:
     assert "message" not in stated["status"]
 
 
+# -- the status as a whole ---------------------------------------------------------------------------------------------
+
+
+async def test_a_replaced_status_has_the_new_fields_and_no_others(cluster: Cluster) -> None:
+    made = await cluster.create(GENERICJOBS, job("a", labels={"x": "y"}))
+    first = {"phase": "Running", "aggregate": {"running": 2, "failed": 1}, "conditions": [_condition("Running")]}
+    stated = await cluster.replace_status(GENERICJOBS, {**made, "status": first})
+    assert stated["status"] == first
+    second = {"phase": "Running", "aggregate": {"running": 1}}
+    replaced = await cluster.replace_status(GENERICJOBS, {**stated, "status": second})
+    assert replaced["status"] == second
+    assert int(version(made)) < int(version(stated)) < int(version(replaced))
+    assert (replaced["spec"], replaced["metadata"]["labels"]) == (made["spec"], {"x": "y"})
+    assert await cluster.get(GENERICJOBS, key("a")) == replaced
+
+
+async def test_a_document_without_a_status_removes_the_status(cluster: Cluster) -> None:
+    made = await cluster.create(GENERICJOBS, job("a"))
+    stated = await cluster.replace_status(GENERICJOBS, {**made, "status": {"phase": "Running"}})
+    bare = {name: part for name, part in stated.items() if name != "status"}
+    replaced = await cluster.replace_status(GENERICJOBS, bare)
+    assert not replaced.get("status")
+    assert int(version(replaced)) > int(version(stated))
+
+
+async def test_a_replaced_status_leaves_all_other_parts_alone(cluster: Cluster) -> None:
+    made = await cluster.create(GENERICJOBS, job("a", labels={"x": "y"}, annotations={"p": "q"}))
+    metadata = {**made["metadata"], "labels": {"x": "z", "new": "label"}, "finalizers": ["example.com/held"]}
+    del metadata["annotations"]
+    spec = {**made["spec"], "runMode": {"pause": {"enabled": True}}}
+    stated = await cluster.replace_status(
+        GENERICJOBS, {**made, "metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+    )
+    assert (stated["spec"], stated["status"]) == (made["spec"], {"phase": "Running"})
+    assert (stated["metadata"]["labels"], stated["metadata"]["annotations"]) == ({"x": "y"}, {"p": "q"})
+    assert "finalizers" not in stated["metadata"]
+    assert stated["metadata"]["generation"] == 1
+
+
+async def test_a_status_is_replaced_only_in_the_version_that_was_read(cluster: Cluster) -> None:
+    made = await cluster.create(GENERICJOBS, job("a"))
+    newer = await cluster.patch(GENERICJOBS, key("a"), {"metadata": {"labels": {"x": "y"}}})
+    with pytest.raises(ConflictError, match='"a"'):
+        await cluster.replace_status(GENERICJOBS, {**made, "status": {"phase": "Failed"}})
+    assert await cluster.get(GENERICJOBS, key("a")) == newer
+
+
+async def test_a_status_is_replaced_only_in_the_object_that_was_read(cluster: Cluster) -> None:
+    """Also if the version is the current one: a UID that is not that of the object is never right."""
+    made = await cluster.create(GENERICJOBS, job("a"))
+    await cluster.delete(GENERICJOBS, key("a"))
+    other = await cluster.create(GENERICJOBS, job("a"))
+    metadata = {**other["metadata"], "uid": made["metadata"]["uid"]}
+    for document in (made, {**other, "metadata": metadata}):
+        with pytest.raises(ConflictError, match='"a"'):
+            await cluster.replace_status(GENERICJOBS, {**document, "status": {"phase": "Failed"}})
+    assert await cluster.get(GENERICJOBS, key("a")) == other
+
+
+async def test_the_status_of_an_object_that_is_gone_cannot_be_replaced(cluster: Cluster) -> None:
+    made = await cluster.create(GENERICJOBS, job("a"))
+    await cluster.delete(GENERICJOBS, key("a"))
+    with pytest.raises(NotFoundError, match='"a"'):
+        await cluster.replace_status(GENERICJOBS, {**made, "status": {"phase": "Failed"}})
+
+
+async def test_a_status_that_is_replaced_by_itself_gets_no_new_version(cluster: Cluster) -> None:
+    made = await cluster.create(GENERICJOBS, job("a"))
+    status = {"phase": "Running", "conditions": [_condition("Running")]}
+    stated = await cluster.replace_status(GENERICJOBS, {**made, "status": status})
+    assert await cluster.replace_status(GENERICJOBS, stated) == stated
+    assert version(await cluster.get(GENERICJOBS, key("a"))) == version(stated)
+
+
+async def test_the_status_of_an_object_that_waits_for_its_finalizers_can_be_replaced(cluster: Cluster) -> None:
+    await cluster.create(GENERICJOBS, job("a", finalizers=["example.com/held"]))
+    left = await cluster.delete(GENERICJOBS, key("a"))
+    stated = await cluster.replace_status(GENERICJOBS, {**left, "status": {"phase": "Failed"}})
+    assert stated["status"] == {"phase": "Failed"}
+    assert stated["metadata"]["deletionTimestamp"] == left["metadata"]["deletionTimestamp"]
+
+
+def _condition(name: str) -> dict[str, str]:
+    return {"type": name, "status": "True", "reason": "-", "lastTransitionTime": "2026-11-15T12:00:00Z"}
+
+
+# -- writes that are out of date ---------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("status", [False, True], ids=["object", "status"])
 @pytest.mark.parametrize("inside", [False, True], ids=["as an argument", "in the body"])
 async def test_a_write_based_on_an_old_version_is_refused(cluster: Cluster, *, status: bool, inside: bool) -> None:

@@ -46,9 +46,9 @@ def limited(amount: str) -> Role:
     return Role("worker", 2, {"spec": {"containers": containers}})
 
 
-def seen_status(one: Job) -> Status:
-    """The state of a job without pods, before any decision."""
-    found = view(one)
+def seen_status(one: Job, *pods: Pod) -> Status:
+    """The state of a job with these pods, before any decision."""
+    found = view(one, *pods)
     return Status(one.ledger, found.roles)
 
 
@@ -697,3 +697,9 @@ def test_the_json_has_camel_case_and_leaves_out_what_is_empty() -> None:
     )
     assert "obstacles" not in whole
     assert whole["verdict"]["class"] == "ProgramError"
+
+
+def test_a_job_with_pods_was_accepted_although_its_status_is_empty() -> None:
+    facts = JobFacts(job=job(), status=seen_status(job(), pod(0, "Pending")), now=NOW)
+
+    assert explain(facts).headline == "job waits: worker-0: its containers start, on node node-1"

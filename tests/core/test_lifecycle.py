@@ -31,7 +31,7 @@ def test_a_new_job_is_accepted_and_starts() -> None:
 
     times = Times(accepted=later(0.8), started=later(0.8))
     assert Ledger(Phase.PENDING, 3, (RoleLedger("worker"),), times=times) == bare(plan.status.ledger)
-    assert (plan.write, plan.events, plan.wake) == (Write.NOW, (), None)
+    assert (plan.write, plan.events, plan.wake) == (Write.ACCEPTED, (), None)
     assert names(plan) == {"creates": ["Pod job-worker-0", "Pod job-worker-1"], "deletes": []}
 
 
@@ -41,7 +41,7 @@ def test_a_job_whose_status_was_lost_finds_itself_running() -> None:
     assert bare(plan.status.ledger) == Ledger(
         Phase.RUNNING,
         roles=(RoleLedger("worker", reached=1),),
-        times=Times(accepted=later(5), started=later(5), running=later(5)),
+        times=Times(accepted=NOW, started=NOW, running=later(5)),
     )
     assert plan.creates == ()
 

@@ -36,8 +36,8 @@ def lives(world: World, *, among: list[str] | None = None) -> None:
     world.catch_up()
 
 
-def test_a_plain_job_lives_with_two_events_and_three_urgent_writes_of_its_status() -> None:
-    world = World(job(role(replicas=2, service=True)))
+def test_a_plain_job_lives_with_two_events_and_two_urgent_writes_of_its_status() -> None:
+    world = World(job(role(replicas=2, service=True)), defers=True)
     world.step()
     lives(world)
     world.step()
@@ -47,9 +47,8 @@ def test_a_plain_job_lives_with_two_events_and_three_urgent_writes_of_its_status
     world.step()
 
     assert told(world) == [EventReason.RUNNING, EventReason.SUCCEEDED]
-    assert [plan.write for plan in world.plans] == [Write.NOW] * 3
+    assert [plan.write for plan in world.plans] == [Write.ACCEPTED, Write.NOW, Write.NOW]
     assert world.writes == [
-        "status",
         "create Service job-worker-0",
         "create Pod job-worker-0",
         "create Service job-worker-1",
@@ -97,10 +96,17 @@ def test_deletion_comes_before_everything_else() -> None:
 
 
 def test_an_invalid_manifest_comes_before_what_it_asks_for() -> None:
-    plan = look(job(invalid="bad", lifecycle=EVERYTHING), pod(phase="Succeeded"))
+    plan = look(job(invalid="bad", lifecycle=EVERYTHING))
 
     assert plan.status.ledger.outcome is not None
     assert plan.status.ledger.outcome.reason is Reason.INVALID
+
+
+def test_an_edit_that_cannot_be_applied_comes_before_what_it_asks_for() -> None:
+    plan = look(job(invalid="bad", lifecycle=EVERYTHING), pod(phase="Succeeded"))
+
+    assert (plan.status.ledger.phase, plan.status.ledger.outcome) == (Phase.PENDING, None)
+    assert (plan.write, plan.deletes, plan.creates, plan.remove_job) == (Write.NOW, (), (), False)
 
 
 def test_a_suspended_job_is_not_judged_by_what_its_pods_did() -> None:

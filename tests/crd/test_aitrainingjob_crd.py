@@ -10,7 +10,7 @@ from cel_expr_python import cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.crd.schema import crd
+from trainwright.crd.schema import crd, schema
 from trainwright.kinds.aitrainingjob import AITRAININGJOB, wire
 from trainwright.kinds.aitrainingjob.checks import CEL_RULES
 from trainwright.kinds.base import load
@@ -48,10 +48,12 @@ def test_every_node_is_structural() -> None:
             assert errors(admit(node["default"], node), node) == [], path
 
 
-def test_only_templates_and_exit_codes_are_open() -> None:
+def test_only_templates_exit_codes_and_the_status_are_open() -> None:
     assert [path for path, node in nodes(SCHEMA).items() if node.get(OPEN)] == [
         ".spec.replicaSpecs[].template",
         ".spec.restartingExitCode",
+        ".status",
+        ".status.trainwright",
     ]
 
 
@@ -102,10 +104,10 @@ def test_a_status_of_every_sort_survives_storage() -> None:
         "restarts": 1,
         "trainwright": {"phase": "Running"},
     }
-    node = SCHEMA["properties"]["status"]
-
-    assert admit(status, node) == status
-    assert errors(status, node) == []
+    for whole in (SCHEMA, schema(AITRAININGJOB.wire)):
+        node = whole["properties"]["status"]
+        assert admit(status, node) == status
+        assert errors(status, node) == []
     read = msgspec.convert(status, wire.AITrainingJobStatus)
     assert msgspec.json.decode(msgspec.json.encode(read)) == status
 

@@ -95,10 +95,10 @@ def test_the_operator_may_not_read_logs_or_enter_containers() -> None:
     assert of_pods == {"pods"}
 
 
-def test_the_operator_updates_nothing_but_asks_leave_for_finalizers() -> None:
+def test_the_operator_updates_only_statuses_and_asks_leave_for_finalizers() -> None:
     updated = {resource for _, resource, verb in grants(cluster_role(KINDS)) if verb == "update"}
 
-    assert updated == {f"{kind.plural}/finalizers" for kind in KINDS}
+    assert updated == {f"{kind.plural}/{part}" for kind in KINDS for part in ("finalizers", "status")}
 
 
 def test_a_lease_of_another_name_is_out_of_reach() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from closed_crds import closed_crd, ledger_of
 from trainwright import __version__
 from trainwright.crd.compare import CrdOrigin, installed, owner_of, worded
 from trainwright.crd.schema import VERSION, crd
@@ -54,13 +55,32 @@ def test_what_another_version_of_ours_installed_is_told_apart_from_anothers() ->
     newer = served(TFJOB)
     newer["metadata"]["annotations"][VERSION] = "9.9.9"
     for version in newer["spec"]["versions"]:
-        ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
-        ledger["properties"]["newer"] = {"type": "string"}
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        spec["properties"]["newer"] = {"type": "string"}
 
     before, after = installed(TFJOB, old), installed(TFJOB, newer)
     assert (before.origin, before.version, before.pruned) == (CrdOrigin.OURS, "", ())
     assert worded(before) == "from another version of Trainwright (unknown)"
-    assert (after.origin, after.version, after.pruned) == (CrdOrigin.OURS, "9.9.9", ("status.trainwright.newer",))
+    assert (after.origin, after.version, after.pruned) == (CrdOrigin.OURS, "9.9.9", ("spec.newer",))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_what_described_every_field_of_the_status_is_ours_and_an_install_drops_none_of_them(kind: Kind) -> None:
+    closed, newer = closed_crd(kind), closed_crd(kind)
+    for version in newer["spec"]["versions"]:
+        ledger_of(version)["properties"]["newer"] = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+    for found in (installed(kind, closed), installed(kind, newer)):
+        assert (found.origin, found.pruned, found.unusable) == (CrdOrigin.OURS, (), "")
+
+
+def test_an_open_status_without_our_ledger_is_usable_but_anothers() -> None:
+    body = served(TFJOB)
+    for version in body["spec"]["versions"]:
+        del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
+
+    found = installed(TFJOB, body)
+    assert (found.origin, found.unusable) == (CrdOrigin.OTHER, "")
 
 
 def test_what_an_install_would_do_to_anothers_definition() -> None:

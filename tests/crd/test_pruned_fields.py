@@ -2,11 +2,11 @@
 """A definition that would drop or refuse a single part of the ledger is not good enough for the operator."""
 
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
+from closed_crds import closed_crd, ledger_of
 from trainwright.crd.compare import PrunedField, losses, unusable
 from trainwright.crd.schema import crd
 from trainwright.kinds.base import Kind
@@ -19,13 +19,12 @@ ANY = "x-kubernetes-preserve-unknown-fields"
 
 
 def definition(kind: Kind = GENERICJOB) -> Body:
-    return deepcopy(crd(kind))
+    """A definition as an older version installed it: with every field of the status."""
+    return closed_crd(kind)
 
 
 def ledger(definition: Body, version: int = 0) -> Body:
-    schema = definition["spec"]["versions"][version]["schema"]["openAPIV3Schema"]
-    found: Body = schema["properties"]["status"]["properties"]["trainwright"]
-    return found
+    return ledger_of(definition["spec"]["versions"][version])
 
 
 def walk(schema: Body, path: str = "status.trainwright") -> Iterator[tuple[str, Body, str]]:
@@ -45,6 +44,7 @@ PATHS = [path for path, *_ in walk(ledger(definition()))]
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_our_own_definitions_keep_everything(kind: Kind) -> None:
     assert unusable(kind, crd(kind)) == ""
+    assert unusable(kind, closed_crd(kind)) == ""
 
 
 def test_the_ledger_is_looked_at_to_its_last_leaf() -> None:
@@ -145,6 +145,17 @@ def test_no_version_through_which_somebody_may_write_drops_anything(older: int) 
     if older:
         body["spec"]["versions"][older]["served"] = False
         assert unusable(TFJOB, body) == ""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_closed_status_without_a_ledger_is_another_operators(kind: Kind) -> None:
+    closed, opened = closed_crd(kind), crd(kind)
+    for body in (closed, opened):
+        for version in body["spec"]["versions"]:
+            del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
+
+    assert "belongs to another operator: its status has no `trainwright`" in unusable(kind, closed)
+    assert unusable(kind, opened) == ""  # the API server keeps the ledger all the same
 
 
 def test_the_version_that_the_operator_uses_must_be_served_with_a_status() -> None:

@@ -10,7 +10,7 @@ from cel_expr_python import cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.crd.schema import crd
+from trainwright.crd.schema import crd, schema
 from trainwright.kinds.base import load, stored
 from trainwright.kinds.tfjob import TFJOB, wire
 from trainwright.kinds.tfjob.checks import CEL_RULES
@@ -78,8 +78,16 @@ def test_every_node_is_structural(version: str) -> None:
             assert errors(admit(node["default"], node), node) == [], path
 
 
-def test_only_templates_and_a_field_that_nobody_fills_are_open() -> None:
-    assert [path for path, node in nodes(SCHEMAS["v1"]).items() if node.get(OPEN)] == [
+def _open(whole: Body) -> list[str]:
+    return [path for path, node in nodes(whole).items() if node.get(OPEN)]
+
+
+def test_only_templates_and_the_status_are_open() -> None:
+    assert _open(SCHEMAS["v1"]) == [".spec.tfReplicaSpecs[].template", ".status", ".status.trainwright"]
+
+
+def test_of_the_fields_of_a_status_only_one_that_nobody_fills_is_open() -> None:
+    assert _open(schema(TFJOB.wire)) == [
         ".spec.tfReplicaSpecs[].template",
         ".status.replicaStatuses[].labelSelector",
         ".status.tfReplicaStatuses[].labelSelector",
@@ -124,8 +132,8 @@ def test_a_status_of_every_sort_survives_storage() -> None:
         "lastReconcileTime": "2026-01-01T00:00:00Z",
         "trainwright": {"phase": "Running"},
     }
-    for version in VERSIONS:
-        node = SCHEMAS[version]["properties"]["status"]
+    for whole in (*SCHEMAS.values(), schema(TFJOB.wire)):
+        node = whole["properties"]["status"]
         assert admit(status, node) == status
         assert errors(status, node) == []
     assert (

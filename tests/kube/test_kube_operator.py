@@ -19,9 +19,12 @@ from aiohttp import ClientError, ClientSession, web
 from kube_server import access
 from kube_store import StoreServer, api, status
 
+from closed_crds import close_status, ledger_of, status_of
 from patience import PATIENCE
+from trainwright.kinds.registry import KINDS
 from trainwright.kube.operator import HealthAddresses, OperatorOptions, _Operator, operate
 from trainwright.kube.session import ApiSession
+from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime import purity
 from trainwright.runtime.controller import Controller
@@ -243,7 +246,7 @@ async def test_a_worker_that_dies_is_an_ill_operator() -> None:
     address = f"127.0.0.1:{free_port()}"
     async with api() as server, inside(server, address):
         await until(lambda: bool(server.holder()), "it leads")
-        await until(lambda: any("_work" in repr(task) for task in asyncio.all_tasks()), "it works")
+        await until(lambda: any("Controller._work" in repr(task) for task in asyncio.all_tasks()), "it works")
         assert await answered(address, "/healthz") == (200, "ok\n")
         part_of("Controller._work").cancel()
         await asyncio.sleep(0.05)
@@ -323,18 +326,23 @@ def answers(method: str, part: str, code: int, reason: str, message: str) -> Cal
     return lambda server: setattr(server, "before", before)
 
 
+def closed(server: StoreServer) -> list[Body]:
+    """Describe the status in all definitions field by field; return their versions."""
+    for kind in KINDS:
+        close_status(kind, server._definitions[f"{kind.plural}.{kind.group}"])
+    return [version for body in server._definitions.values() for version in body["spec"]["versions"]]
+
+
 def another_ones(server: StoreServer) -> None:
-    for body in server._definitions.values():
-        for version in body["spec"]["versions"]:
-            del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
+    """A definition of another operator: the API server would drop the ledger."""
+    for version in closed(server):
+        del status_of(version)["properties"]["trainwright"]
 
 
 def forgetful(server: StoreServer) -> None:
     """A definition of an older version: it knows a ledger, but not all of it."""
-    for body in server._definitions.values():
-        for version in body["spec"]["versions"]:
-            ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
-            del ledger["properties"]["roles"]["items"]["properties"]["retries"]
+    for version in closed(server):
+        del ledger_of(version)["properties"]["roles"]["items"]["properties"]["retries"]
 
 
 @pytest.mark.parametrize(
@@ -381,3 +389,12 @@ async def test_a_gang_scheduler_that_is_not_installed_is_told_in_a_line(tmp_path
 
     (line,) = [line for line in one.log.splitlines() if line.startswith("trainwright: ")]
     assert "--gang-scheduler-name volcano: it needs PodGroups of scheduling.volcano.sh/v1beta1" in line
+
+
+async def test_definitions_of_the_previous_version_that_know_the_whole_ledger_are_enough(tmp_path: Path) -> None:
+    async with api() as server:
+        closed(server)
+        async with operator(tmp_path, server.address) as one:
+            server.submit("train")
+            await until(lambda: server.phase("train") == "Succeeded", "the job succeeds")
+            assert (await one.end())[0] == 0

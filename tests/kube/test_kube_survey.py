@@ -13,8 +13,10 @@ import pytest
 from aiohttp import web
 from kube_store import StoreServer, api, status
 
+from closed_crds import close_status, ledger_of, status_of
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
+from trainwright.kinds.tfjob import TFJOB
 from trainwright.kube.survey import _counts
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -106,20 +108,34 @@ def _other(server: StoreServer) -> None:
     body = server._definitions[NAME]
     body["metadata"] = {"name": NAME, "annotations": {"controller-gen.kubebuilder.io/version": "v0.16.5"}}
     body["metadata"]["managedFields"] = [{"manager": "kubectl-client-side-apply"}]
+    close_status(TFJOB, body)
     for version in body["spec"]["versions"]:
-        del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
+        del status_of(version)["properties"]["trainwright"]
 
 
 def _older(server: StoreServer) -> None:
-    for version in server._definitions[NAME]["spec"]["versions"]:
-        ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
-        del ledger["properties"]["roles"]["items"]["properties"]["retries"]
+    body = server._definitions[NAME]
+    close_status(TFJOB, body)
+    for version in body["spec"]["versions"]:
+        del ledger_of(version)["properties"]["roles"]["items"]["properties"]["retries"]
+
+
+def _whole(server: StoreServer) -> None:
+    """A definition of the previous version, which describes every field of the status."""
+    close_status(TFJOB, server._definitions[NAME])
 
 
 def _newer(server: StoreServer) -> None:
+    """A definition that describes a field of the ledger that this version does not know."""
+    _whole(server)
     for version in server._definitions[NAME]["spec"]["versions"]:
-        ledger = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["trainwright"]
-        ledger["properties"]["newer"] = {"type": "string"}
+        ledger_of(version)["properties"]["newer"] = {"type": "string"}
+
+
+def _newer_spec(server: StoreServer) -> None:
+    """A definition that describes a field of the spec that this version does not know."""
+    for version in server._definitions[NAME]["spec"]["versions"]:
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["newer"] = {"type": "string"}
 
 
 def _stored_elsewhere(server: StoreServer) -> None:
@@ -141,8 +157,8 @@ def _stored_elsewhere(server: StoreServer) -> None:
             "the operator would refuse to start: tfjobs.kubeflow.org would drop or refuse parts of the durable state",
         ),
         (
-            _newer,
-            f"{NAME} is of a newer Trainwright (version 0.1.0), and an install would drop status.trainwright.newer.",
+            _newer_spec,
+            f"{NAME} is of a newer Trainwright (version 0.1.0), and an install would drop spec.newer",
         ),
         (_stored_elsewhere, f"objects of {NAME} are stored as v1beta2, which our definition does not have"),
     ],
@@ -154,6 +170,19 @@ async def test_a_definition_that_is_not_this_versions(tmp_path: Path, prepare: A
 
     assert done.code == 1
     assert f"1. {said}" in done.out
+
+
+@pytest.mark.parametrize("prepare", [_whole, _newer])
+async def test_a_definition_of_another_version_that_knows_the_whole_ledger_is_nothing_to_decide(
+    tmp_path: Path, prepare: Any
+) -> None:
+    """The operator starts with it, and an install drops nothing: our own definition keeps every field of a status."""
+    async with api() as server:
+        prepare(server)
+        done = await preflight(tmp_path, server.address, "--kinds", "tfjobs")
+
+    assert done.code == 0
+    assert "from another version of Trainwright (0.1.0)" in done.out
 
 
 async def test_what_is_absent_is_nothing_to_decide(tmp_path: Path) -> None:

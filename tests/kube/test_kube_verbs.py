@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from kube_server import HERE, SECRETS, Server, a_secret, refuses, says
+from kube_server import HERE, SECRETS, Answer, Server, a_secret, refuses, says, text
 
-from trainwright.errors import ConflictError, InvalidError
+from trainwright.errors import ConflictError, ForbiddenError, InvalidError
 from trainwright.kube.cluster import KubeCluster
 from trainwright.model.child import Pod
 from trainwright.model.meta import Key
@@ -17,6 +17,22 @@ from trainwright.runtime.ports import JOBS, LEASES, NODES, PODS, Propagation
 JOB = JOBS["genericjob"]
 ONE = "/api/v1/namespaces/ns/secrets/a"
 SUCCESS = {"kind": "Status", "apiVersion": "v1", "status": "Success", "details": {"name": "a", "uid": "u-a"}}
+MANAGED = {"managedFields": [{"manager": "kubectl", "operation": "Update"}]}
+#: A job as it was read, with the parts that a replaced status must contain. `managedFields` are left out.
+A_JOB: dict[str, Any] = {
+    "apiVersion": JOB.api_version,
+    "kind": JOB.kind,
+    "metadata": {
+        "name": "a",
+        "namespace": "ns",
+        "uid": "u-a",
+        "resourceVersion": "3",
+        "labels": {"x": "y"},
+        "annotations": {"p": "q"},
+    },
+    "spec": {"replicaSpecs": []},
+    "status": {"phase": "Running"},
+}
 OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
 
 
@@ -54,6 +70,11 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Ba
                 {"metadata": {"uid": "u", "resourceVersion": "3"}, "status": {}},
             ),
             id="status of a job",
+        ),
+        pytest.param(
+            lambda c: c.replace_status(JOB, {**A_JOB, "metadata": A_JOB["metadata"] | MANAGED}),
+            ("PUT", f"/apis/{JOB.api_version}/namespaces/ns/genericjobs/a/status", A_JOB),
+            id="whole status of a job",
         ),
         pytest.param(lambda c: c.delete(SECRETS, HERE), ("DELETE", ONE, OPTIONS), id="delete"),
         pytest.param(
@@ -161,6 +182,105 @@ async def test_a_jobs_status_is_pinned_by_its_version(server: Server, cluster: K
     with pytest.raises(ConflictError, match="its UID is u-a, not u-b"):
         await cluster.patch(JOB, HERE, {"status": {}}, uid="u-b", status=True)
     assert len(server.asked) == 3
+
+
+async def test_a_replaced_status_is_not_sent_again_and_again(server: Server, cluster: KubeCluster) -> None:
+    """The document names one UID and one version: one request is enough, and a conflict is final."""
+    server.says = [refuses(409, "Conflict", 'Operation cannot be fulfilled on genericjobs "a": modified')]
+    with pytest.raises(ConflictError, match='"a"'):
+        await cluster.replace_status(JOB, A_JOB)
+    (asked,) = server.asked
+    pins = asked.body["metadata"]
+    assert (asked.method, pins["uid"], pins["resourceVersion"]) == ("PUT", "u-a", "3")
+
+
+async def test_a_document_is_not_changed_by_the_request_that_contains_it(server: Server, cluster: KubeCluster) -> None:
+    server.says = [says(A_JOB)]
+    document = {**A_JOB, "metadata": A_JOB["metadata"] | MANAGED}
+    assert await cluster.replace_status(JOB, document) == A_JOB
+    assert document["metadata"]["managedFields"] == MANAGED["managedFields"]
+
+
+async def test_a_status_of_an_object_without_a_place_is_not_sent(server: Server, cluster: KubeCluster) -> None:
+    for metadata in ({"namespace": ""}, {"name": ".."}, {"name": "a/b"}):
+        with pytest.raises(InvalidError, match=r"metadata\.name"):
+            await cluster.replace_status(JOB, {**A_JOB, "metadata": A_JOB["metadata"] | metadata})
+    assert server.asked == []
+
+
+NO_UPDATE = refuses(
+    403,
+    "Forbidden",
+    'genericjobs.batch.tensorstack.dev "a" is forbidden: User "system:serviceaccount:x:operator" cannot update'
+    ' resource "genericjobs/status" in API group "batch.tensorstack.dev" in the namespace "ns"',
+)
+NO_PATCH = refuses(
+    403, "Forbidden", 'genericjobs "a" is forbidden: User "x" cannot patch resource "genericjobs/status"'
+)
+
+
+async def test_a_status_is_patched_if_the_role_is_of_an_older_version(server: Server, cluster: KubeCluster) -> None:
+    server.says = [NO_UPDATE, says(A_JOB)]
+    for _ in range(2):
+        assert await cluster.replace_status(JOB, A_JOB) == A_JOB
+    assert [asked.method for asked in server.asked] == ["PUT", "PATCH", "PATCH"]
+    assert {asked.path for asked in server.asked} == {f"/apis/{JOB.api_version}/namespaces/ns/genericjobs/a/status"}
+    asked = server.asked[-1]
+    assert asked.headers["Content-Type"] == "application/json-patch+json"
+    assert asked.body == [
+        {"op": "add", "path": "/metadata/uid", "value": "u-a"},
+        {"op": "add", "path": "/metadata/resourceVersion", "value": "3"},
+        {"op": "add", "path": "/status", "value": {"phase": "Running"}},
+    ]
+
+
+async def test_a_conflict_of_such_a_patch_is_one(server: Server, cluster: KubeCluster) -> None:
+    conflict = refuses(409, "Conflict", 'Operation cannot be fulfilled on genericjobs "a": modified')
+    server.says = [NO_UPDATE, conflict, NO_UPDATE, WRONG_UID]
+    for _ in range(2):
+        with pytest.raises(ConflictError, match='"a"'):
+            await cluster.replace_status(JOB, A_JOB)
+    assert [asked.method for asked in server.asked] == ["PUT", "PATCH", "PUT", "PATCH"]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(refuses(403, "Forbidden", 'admission webhook "x.example" denied the request: no'), id="webhook"),
+        pytest.param(refuses(403, "Forbidden", "exceeded quota: pods, requested: 1"), id="quota"),
+        pytest.param(refuses(403, "Forbidden", "ValidatingAdmissionPolicy 'p' denied request: no"), id="policy"),
+        pytest.param(refuses(403, "Forbidden", 'User "x" cannot impersonate resource "users"'), id="impersonation"),
+        pytest.param(refuses(401, "Unauthorized", "Unauthorized"), id="expired token"),
+        pytest.param(text("blocked by the firewall", 403), id="another server"),
+    ],
+)
+async def test_a_status_that_is_refused_for_another_reason_is_not_patched(
+    server: Server, cluster: KubeCluster, refusal: Answer
+) -> None:
+    server.says = [refusal, says(A_JOB)]
+    with pytest.raises(ForbiddenError):
+        await cluster.replace_status(JOB, A_JOB)
+    assert await cluster.replace_status(JOB, A_JOB) == A_JOB
+    assert [asked.method for asked in server.asked] == ["PUT", "PUT"]
+
+
+async def test_a_status_is_replaced_again_if_the_role_no_longer_allows_patches(
+    server: Server, cluster: KubeCluster
+) -> None:
+    server.says = [NO_UPDATE, says(A_JOB), NO_PATCH, says(A_JOB)]
+    await cluster.replace_status(JOB, A_JOB)
+    with pytest.raises(ForbiddenError, match="cannot patch"):
+        await cluster.replace_status(JOB, A_JOB)
+    await cluster.replace_status(JOB, A_JOB)
+    assert [asked.method for asked in server.asked] == ["PUT", "PATCH", "PATCH", "PUT"]
+
+
+async def test_the_right_that_is_missing_is_named(server: Server, cluster: KubeCluster) -> None:
+    server.says = [NO_UPDATE, NO_PATCH, says(A_JOB)]
+    with pytest.raises(ForbiddenError, match="cannot patch"):
+        await cluster.replace_status(JOB, A_JOB)
+    await cluster.replace_status(JOB, A_JOB)
+    assert [asked.method for asked in server.asked] == ["PUT", "PATCH", "PUT"]
 
 
 async def test_a_pod_is_bound(server: Server, cluster: KubeCluster) -> None:

@@ -143,6 +143,12 @@ class RecordingCluster:
             call, lambda: self.inner.patch(resource, key, body, uid=uid, version=version, status=status)
         )
 
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
+        document = through_json(document)
+        metadata = document["metadata"]
+        call = Call("status", resource.id, metadata["name"], document, metadata["resourceVersion"])
+        return await self._send(call, lambda: self.inner.replace_status(resource, document))
+
     async def delete(
         self,
         resource: Resource,

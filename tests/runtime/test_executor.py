@@ -453,14 +453,13 @@ async def test_a_patch_of_what_is_gone_says_that_it_is() -> None:
 
 async def test_the_status_is_stored_on_what_it_was_based_on_and_seen_at_once() -> None:
     rig = ExecutorRig()
-    version = rig.document["metadata"]["resourceVersion"]
-    await rig.executor.store(rig.job, version, {"phase": "Pending"})
+    await rig.executor.store(rig.job, rig.document, {"phase": "Pending"})
     assert rig.view.job(("genericjob", key()))["status"] == {"phase": "Pending"}  # type: ignore[index]
     with pytest.raises(ConflictError):
-        await rig.executor.store(rig.job, version, {"phase": "Running"})
+        await rig.executor.store(rig.job, rig.document, {"phase": "Running"})
     assert rig.telemetry.writes == {
-        ("patch", JOB.id, "done"): 1,
-        ("patch", JOB.id, "Conflict"): 1,
+        ("update", JOB.id, "done"): 1,
+        ("update", JOB.id, "Conflict"): 1,
     }
 
 

@@ -15,7 +15,6 @@ from test_verdict_writes import NEW_FIELDS, SCENARIOS, Scenario, tfjob, well
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
 from trainwright.model.job import Body
-from trainwright.model.meta import Key
 from trainwright.runtime.ports import JOBS, PODS, Resource
 
 pytestmark = VIRTUAL
@@ -24,12 +23,12 @@ pytestmark = VIRTUAL
 class PruningCluster(LocalCluster):
     """A cluster whose definitions do not know the new fields of the ledger."""
 
-    async def patch(self, resource: Resource, key: Key, body: Body, **more: Any) -> Any:
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
         """Drop the new fields, as an API server does."""
-        ledger = (body.get("status") or {}).get("trainwright") or {}
+        ledger = document["status"].get("trainwright") or {}
         for name in NEW_FIELDS.intersection(ledger):
             del ledger[name]
-        return await super().patch(resource, key, body, **more)
+        return await super().replace_status(resource, document)
 
 
 def rig_with_old_definitions(scenario: Scenario) -> ControllerRig:

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from runtime_rig import JOB, VIRTUAL, Call, ControllerRig, Run, key
@@ -66,7 +67,7 @@ async def test_a_pod_of_another_namespace_is_none_of_the_jobs_whatever_it_says(*
 
 
 async def test_a_status_that_is_never_taken_is_told_once_and_when_it_is_the_job_goes_on() -> None:
-    rig = ControllerRig()
+    rig = ControllerRig(lambda _: Run(lasts=250))
     refuse(rig, "status", InvalidError("etcdserver: request is too large"), until=200)
     async with rig.running():
         rig.submit(replicas=1)
@@ -91,7 +92,7 @@ async def test_a_deletion_that_is_never_allowed_is_told_once() -> None:
 
 
 async def test_a_server_that_is_away_is_no_news_to_those_who_made_jobs() -> None:
-    rig = ControllerRig()
+    rig = ControllerRig(lambda _: Run(lasts=250))
     refuse(rig, "status", UnavailableError("away"), until=200)
     async with rig.running():
         rig.submit(replicas=1)
@@ -111,7 +112,8 @@ async def test_what_stays_out_of_date_is_asked_ever_more_rarely(
         rig.submit(replicas=1)
         await asyncio.sleep(299)
         assert len(rig.wire.made("status")) < 20
-        assert [call.at for call in rig.wire.calls if call.verb == "status"][:3] == [0, 1, 2]
+        tries = [call.at for call in rig.wire.calls if call.verb == "status"][:3]
+        assert [round(later - earlier, 2) for earlier, later in pairwise(tries)] == [1, 1]
         assert "reconcile will be retried job=default/train" in caplog.text
         await rig.finished()
 

@@ -55,7 +55,7 @@ async def test_a_job_runs_to_success_within_its_budget_of_writes(workers: int) -
 
     assert conditions(rig) == ["Created", "Succeeded"]
     made = {"create pods": workers, "create services": workers}
-    assert written(rig) == made | {"status tfjobs.kubeflow.org": 3, "create events": 2}
+    assert written(rig) == made | {"status tfjobs.kubeflow.org": 2, "create events": 2}
     assert rig.events() == ["TFJobRunning", "TFJobSucceeded"]
 
 

@@ -38,11 +38,12 @@ class WorldInvariants(RuleBasedStateMachine):
     """One world, one pass of its operator, and what must hold after each step and at the end."""
 
     world: WitnessedWorld
+    world_type: type[WitnessedWorld] = WitnessedWorld
     outcome: Outcome | None = None
 
     def start_world(self, chosen: Job, *, nodes: tuple[str, ...], defers: bool, ending: bool) -> None:
         """Begin with this job; `defers`: the operator delays writes that are not urgent."""
-        self.world = WitnessedWorld(chosen, nodes=nodes, defers=defers)
+        self.world = self.world_type(chosen, nodes=nodes, defers=defers)
         self.witness = Witness(self.world)
         self.said = TFJobStatus()
         self.story = worlds_aitrainingjob.Story()

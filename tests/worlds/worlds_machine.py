@@ -22,6 +22,7 @@ from trainwright.model.job import (
     RequestedEnd,
     Role,
 )
+from trainwright.model.ledger import Phase
 from trainwright.model.meta import Meta, Owner
 from trainwright.model.rule import Result, Rule
 from trainwright.testing import factories
@@ -327,6 +328,33 @@ class WorldMachine(WorldInvariants):
         first, *rest = self.world.job.roles
         self.disturbed |= replicas != first.replicas
         self.world.edit(roles=(replace(first, replicas=replicas), *rest))
+
+    @precondition(lambda self: self.is_accepted())
+    @rule(killed=st.booleans(), readable=st.booleans(), seconds=st.sampled_from([0, 1, 30]))
+    def edit_what_cannot_be_applied(self, killed: bool, readable: bool, seconds: int) -> None:
+        """An edit that the job cannot follow, until the user fixes it. The job stays as it is, with all its pods."""
+        job = self.world.job
+        # A manifest that cannot be read has no roles.
+        self.world.edit(invalid="bad", roles=job.roles if readable else ())
+        if killed:
+            self.restart_operator()
+        self.world.catch_up()
+        pods = self.world.pods()
+        for _ in range(2):
+            self.world.step()
+            self.world.catch_up()
+            self.world.wait(seconds)
+        outcome = self.world.job.ledger.outcome
+        assert outcome == job.ledger.outcome, "an accepted job has ended because of an edit"
+        assert outcome is not None or self.world.pods() == pods
+        self.world.edit(invalid="", roles=job.roles)
+        self.world.catch_up()
+        self.check_transition()
+
+    def is_accepted(self) -> bool:
+        """Whether the acceptance is stored, or a pod proves it."""
+        ours = [pod for pod in self.world.pods().values() if pod not in self.foreign]
+        return self.world.job.ledger.phase is not Phase.NEW or any(pod.metadata.controller is not None for pod in ours)
 
     @precondition(lambda self: self.may_end and self.world.job.lifecycle.ending is None)
     @rule(succeeded=st.booleans())

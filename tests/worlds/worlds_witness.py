@@ -31,8 +31,12 @@ class WitnessedWorld(World):
         super().__init__(job, **more)
 
     def _store(self, ledger: Ledger) -> None:
-        before = self.job.ledger
+        before, pending = self.job.ledger, self.pending
         super()._store(ledger)
+        if pending is not None and pending.phase is not before.phase:
+            # The operator has accepted the job in an earlier pass, and stores the acceptance with this ledger.
+            self.stored.append((before, pending, self.job.roles))
+            before = pending
         self.stored.append((before, self.job.ledger, self.job.roles))
 
 

@@ -93,7 +93,9 @@ def running(facts: JobFacts, obstacles: tuple[Obstacle, ...]) -> Answer | None:
 def awaiting(facts: JobFacts, obstacles: tuple[Obstacle, ...]) -> Answer:
     """Explain a job that should run but does not run yet."""
     job, status = facts.job, facts.status
-    if status.ledger.phase is Phase.NEW and not facts.job.invalid:
+    # The operator may create pods before it stores the acceptance, so a job with pods was accepted.
+    has_pods = any(one.pod is not None for role in status.roles for one in role.replicas)
+    if status.ledger.phase is Phase.NEW and not has_pods and not facts.job.invalid:
         action = "check that the operator runs and watches this namespace and kind"
         return Answer(Situation.WAITING, "waits: no operator has accepted it yet", (), action=action)
     if job.invalid:

@@ -25,14 +25,14 @@ from trainwright.core.classify import awaits_restart
 from trainwright.core.observe import Snapshot
 from trainwright.core.report import StepActions
 from trainwright.model.cause import CauseKind, brief
-from trainwright.model.child import Pod
+from trainwright.model.child import Extra, Pod, Service
 from trainwright.model.event import EventReason, Notice
 from trainwright.model.job import Body, CleanPods, Job, Role
 from trainwright.model.ledger import LONGEST_TEXT, Outcome, Phase, Reason, RoleLedger, Times
 from trainwright.model.meta import ADOPT
 from trainwright.model.plan import Delete, Patch, Plan, RoleState, Status
 from trainwright.model.rule import Result
-from trainwright.model.units import after, format_row, parse_row
+from trainwright.model.units import Time, after, format_row, parse_row
 
 
 def unmanaged(view: Snapshot) -> Plan | None:
@@ -75,20 +75,34 @@ def foreign(view: Snapshot) -> Plan | None:
 
 def _belongs_to_other(view: Snapshot) -> bool:
     """Return whether another controller started the job. A job with our children is ours, whatever its status."""
-    ours = _all_pods(view) or view.observed.services or view.observed.extras
-    return bool(view.job.foreign) and not ours
+    return bool(view.job.foreign) and not _children(view)
+
+
+def _children(view: Snapshot) -> list[Pod | Service | Extra]:
+    return [*_all_pods(view), *view.observed.services, *view.observed.extras]
 
 
 def begin(view: Snapshot) -> Snapshot:
     """Accept a new job, or resume a job that is no longer suspended."""
     ledger = view.ledger
     if ledger.phase is Phase.NEW:
-        times = Times(accepted=view.now, started=view.now)
+        accepted = _accepted_at(view)
+        times = Times(accepted=accepted, started=accepted)
         return view.with_ledger(replace(ledger, phase=Phase.PENDING, times=times))
     if ledger.phase is Phase.SUSPENDED and not view.job.lifecycle.suspended:
         times = replace(ledger.times, started=view.now, running=None)
         return view.with_ledger(replace(ledger, phase=Phase.RESUMING, resumes=ledger.resumes + 1, times=times))
     return view
+
+
+def _accepted_at(view: Snapshot) -> Time:
+    """Return when a job without a ledger was accepted: now, or when its first child was created.
+
+    Children can exist before the ledger is stored (`Write.ACCEPTED`). If the operator was killed in this window, the
+    times of the children keep the job's deadlines.
+    """
+    created = [child.metadata.creation_timestamp for child in _children(view)]
+    return min([view.now, *(time for time in created if time is not None)])
 
 
 def invalid(view: Snapshot) -> Plan | None:
@@ -98,6 +112,8 @@ def invalid(view: Snapshot) -> Plan | None:
         return None
     if view.stored.phase is not Phase.NEW or view.job.unreadable:
         return report.make_plan(replace(view.with_ledger(view.stored), ownership_patches=()), StepActions())
+    if _children(view):  # accepted before the edit; the acceptance was not stored
+        return report.make_plan(replace(begin(view), ownership_patches=()), StepActions())
     outcome = Outcome(Result.FAILED, Reason.INVALID, view.now, message=brief(view.job.invalid, LONGEST_TEXT))
     return finished(end(view, outcome))
 
@@ -130,7 +146,7 @@ def _suspend(view: Snapshot) -> Snapshot:
         )
         for entry, group in pairs
     )
-    times = Times(accepted=ledger.times.accepted or view.now)
+    times = Times(accepted=ledger.times.accepted or _accepted_at(view))
     ledger = replace(ledger, phase=Phase.SUSPENDED, generation=view.job.generation, roles=entries, times=times)
     return view.with_ledger(ledger).reobserve()
 

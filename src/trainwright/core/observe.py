@@ -83,6 +83,17 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
     return controller is not None and controller.uid == uid
 
 
+def only_got_a_node(before: Pod, after: Pod) -> bool:
+    """Return whether a scheduler has put the pod on a node and nothing else has changed. No replica changes by this."""
+    if before.spec.node_name or not after.spec.node_name:
+        return False
+    old, new = before.metadata, after.metadata
+    if (old.uid, old.labels, old.owner_references) != (new.uid, new.labels, new.owner_references):
+        return False
+    same_deletion = old.deletion_timestamp == new.deletion_timestamp
+    return same_deletion and replace(before.status, conditions=None) == replace(after.status, conditions=None)
+
+
 class StalePod(Struct, frozen=True, gc=False):
     """A pod of ours that no replica uses: a spare, a duplicate, or a pod of an old attempt or a removed replica."""
 

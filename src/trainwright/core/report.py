@@ -30,6 +30,8 @@ from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.plan import Announce, Create, Delete, Patch, Plan, State, Status, Write
 from trainwright.model.units import EARLIEST_TIME, Time, after, parse_indexes
 
+_EMPTY = Ledger()
+
 
 class StepActions(Struct, frozen=True, gc=False):
     """The actions that a step asks for."""
@@ -50,7 +52,7 @@ def make_plan(view: Snapshot, actions: StepActions) -> Plan:
         view = view.with_ledger(history.record(view.stored, view.ledger, _nodes(view), view.now, removed))
     refused = _refused(view) if view.observed.refusals or view.foreign_pods else {}
     status = Status(view.ledger, view.roles, refused, actions.cleaning, view.job.invalid)
-    write = _write(view.stored, view.ledger)
+    write = _write(view)
     return Plan(
         status,
         write,
@@ -87,12 +89,29 @@ def _refused(view: Snapshot) -> dict[str, str]:
     return told | dict.fromkeys(taken, "AlreadyExists: a pod that is not this job's has its name")
 
 
-def _write(stored: Ledger, ledger: Ledger) -> Write:
+def _write(view: Snapshot) -> Write:
+    stored, ledger = view.stored, view.ledger
     if ledger is stored or ledger == stored:
         return Write.NOT
     if ledger.phase is not stored.phase:
-        return Write.NOW
+        return Write.ACCEPTED if _is_plain_acceptance(view) else Write.NOW
     return Write.LATER if _urgent_part(stored) == _urgent_part(ledger) else Write.NOW
+
+
+def _is_plain_acceptance(view: Snapshot) -> bool:
+    """Return whether this pass accepts a job, and decides nothing that only the ledger can hold.
+
+    Ports, sizes and gates are such decisions: pods of one attempt must agree on them, and another operator would decide
+    them again if this operator was killed before it stored them.
+    """
+    job = view.job
+    if view.stored != _EMPTY or view.ledger.phase is not Phase.PENDING:
+        return False
+    if job.invalid or job.handed_over or any(role.gate for role in job.roles):
+        return False
+    roles = tuple(RoleLedger(role.name) for role in view.ledger.roles)
+    accepted = replace(_EMPTY, phase=Phase.PENDING, roles=roles, times=view.ledger.times, history=view.ledger.history)
+    return _urgent_part(view.ledger) == accepted
 
 
 def _urgent_part(ledger: Ledger) -> Ledger:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from trainwright import __version__
-from trainwright.crd.schema import VERSION, crd
+from trainwright.crd.schema import VERSION, crd, schema
 from trainwright.kinds.base import Kind
 from trainwright.model.job import Body
 
@@ -88,7 +88,7 @@ def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, 
 
     The schema of a version applies to every write through this version and to every read from the storage.
     """
-    wanted: Body = schema_of(crd(kind), kind.version)["properties"]["status"]["properties"]["trainwright"]
+    wanted: Body = schema(kind.wire)["properties"]["status"]["properties"]["trainwright"]
     return {
         version["name"]: tuple(
             _field_losses(wanted, _at(schema_of(definition, version["name"]), _LEDGER), ".".join(_LEDGER))

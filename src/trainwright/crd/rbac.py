@@ -98,7 +98,7 @@ def _job_rules(kind: Kind) -> tuple[Body, Body, Body]:
             [kind.plural],
             [*_WATCH, *["delete"] * kind.has_ttl, *["patch"] * bool(kind.obsolete_finalizers)],
         ),
-        _rule(kind.group, [f"{kind.plural}/status"], ["patch"]),
+        _rule(kind.group, [f"{kind.plural}/status"], ["patch", "update"]),
         _rule(kind.group, [f"{kind.plural}/finalizers"], ["update"]),
     )
 

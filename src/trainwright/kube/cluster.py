@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KubeCluster`: implements `Cluster` with a real API server. It reads long lists page by page, and it watches.
 
-It never replaces an object with PUT, because it decodes only some fields and would lose the other fields. It creates,
-merge-patches and deletes objects. The caller can limit a patch or a deletion to one UID or one version of the object.
+It creates, merge-patches and deletes objects. The caller can limit a patch or a deletion to one UID or one version of
+the object. It replaces only the status of an object with PUT, which costs the API server less than a patch. It never
+replaces another part, because it decodes only some fields and would lose the other fields.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from trainwright.errors import ApiError, ConflictError, GoneError, UnavailableError
+from trainwright.errors import ApiError, ConflictError, ForbiddenError, GoneError, UnavailableError
 from trainwright.jsonlines import LineSplitter, LineTooLongError
 from trainwright.kube.codec import (
     PAGE_SIZE,
@@ -49,6 +50,10 @@ from trainwright.runtime.ports import (
 )
 
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+#: API servers write this text if the user has no right. Admission webhooks and policies also answer with 403, but with
+#: another text.
+_NO_RIGHT_TO_UPDATE = " cannot update resource "
 #: The server ends a watch after this time plus a random part of up to the same length, so that not all watches end at
 #: once.
 _WATCH_SECONDS = 300
@@ -74,6 +79,8 @@ class KubeCluster:
 
     def __init__(self, http: HttpClient) -> None:
         self.http = http
+        #: Whether the user may patch the status of jobs but not replace it. Remove this after the next release.
+        self._patches_status = False
 
     async def list(self, resource: Resource, scope: Selection = EVERYTHING, *, not_older_than: str = "") -> ListPage:
         """All selected objects, read page by page. If a page token expires, one request reads the whole list again."""
@@ -136,6 +143,36 @@ class KubeCluster:
         id_ = f"{resource.id}/status" if status else resource.id
         request = Request("patch", id_, path, encode(body), _MERGE_PATCH, idempotent=True, pinned=bool(uid))
         return decode_object(resource, await self.http.send(request))
+
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
+        """Replace the status of an object; the API server ignores changes of all other parts.
+
+        The document contains the labels and annotations, because the server would otherwise record that their managers
+        no longer manage them. It contains no `managedFields`: the server keeps the stored ones.
+        """
+        metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
+        path = object_path(resource, Key(metadata.get("namespace", ""), metadata["name"]), "status")
+        id_ = f"{resource.id}/status"
+        if not self._patches_status:
+            body = encode({**document, "metadata": metadata})
+            request = Request("update", id_, path, body, idempotent=True, pinned=True)
+            try:
+                return decode_object(resource, await self.http.send(request))
+            except ForbiddenError as error:
+                # The role of an older version has only the verb `patch`. If that is forbidden too, the error says so.
+                if _NO_RIGHT_TO_UPDATE not in str(error):
+                    raise
+        pinned = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        steps = [{"op": "add", "path": f"/metadata/{name}", "value": value} for name, value in pinned.items()]
+        steps.append({"op": "add", "path": "/status", "value": document.get("status") or {}})
+        request = Request("patch", id_, path, msgspec.json.encode(steps), _JSON_PATCH, idempotent=True, pinned=True)
+        try:
+            data = await self.http.send(request)
+        except ForbiddenError:
+            self._patches_status = False
+            raise
+        self._patches_status = True
+        return decode_object(resource, data)
 
     async def _version_of(self, resource: Resource, key: Key, uid: str) -> str:
         """The version of the object with this UID. Raises ConflictError if the object has another UID."""
@@ -201,10 +238,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 async def watch_events(
     resource: Resource, chunks: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[tuple[WatchEvent, ...], None]:
-    """Decode the events of a watch, one batch per chunk. Raises the ApiError that the server sends, such as GoneError.
-
-    The lines are split here, because large objects exceed the limit of aiohttp's line reader.
-    """
+    """Decode the events of a watch, one batch per chunk. Raises the ApiError that the server sends."""
     lines = LineSplitter(_MAX_EVENT_BYTES)
     async with aclosing(chunks):
         async for chunk in chunks:

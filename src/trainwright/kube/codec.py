@@ -35,7 +35,7 @@ from trainwright.runtime.telemetry import LogMessage
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_METHODS = {"create": "POST", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 _READ_VERBS = frozenset({"get", "list", "watch"})
 #: If an object is too large to store, the error of the API server contains one of these texts of etcd.
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")

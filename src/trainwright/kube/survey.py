@@ -366,11 +366,10 @@ def _definition_decisions(one: KindSurvey) -> list[str]:
         )
     elif found.unusable:
         texts.append(f"the operator would refuse to start: {found.unusable}")
-    own_state = [path for path in found.pruned if path.startswith("status.trainwright")]
-    if found.origin is CrdOrigin.OURS and own_state:
+    if found.origin is CrdOrigin.OURS and found.pruned:
         texts.append(
             f"{found.name} is of a newer Trainwright (version {found.version or 'unknown'}), and an install would"
-            f" drop {listed(own_state)}. Leave the definitions as they are: `trainwright manifests --no-crds`"
+            f" drop {listed(list(found.pruned))}. Leave the definitions as they are: `trainwright manifests --no-crds`"
         )
     if found.stored:
         texts.append(

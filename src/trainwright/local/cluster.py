@@ -54,6 +54,10 @@ class LocalCluster:
         """Merge-patch an object, or its status alone."""
         return self.store.view(resource, self.store.patch(resource, key, body, uid=uid, version=version, status=status))
 
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
+        """Replace the status of an object. Other parts of the document have no effect."""
+        return self.store.view(resource, self.store.replace_status(resource, document))
+
     async def delete(
         self,
         resource: Resource,

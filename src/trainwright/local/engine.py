@@ -79,7 +79,7 @@ class Engine:
         await self._nodes.start()
         site = self._site()
         settings = runtime.ControllerSettings(
-            resync=self._settings.resync, count_delay=runtime.EMBEDDED_COUNT_DELAY_SECONDS
+            resync=self._settings.resync, count_delay=runtime.EMBEDDED_COUNT_DELAY_SECONDS, accept_delay=0.0
         )
         registry = self._settings.registry
         site_for = (lambda _job: site) if site.names_resolve else partial(addresses.with_reservations, site)

@@ -182,7 +182,7 @@ class SpentBudget(Wire, frozen=True, gc=False):
 
 
 class Ledger(Wire, frozen=True, gc=False):
-    """`status.trainwright`."""
+    """The durable state of a job, which only the operator writes."""
 
     phase: Phase = Phase.NEW
     generation: int = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The result of a pass: the state of each replica, the next ledger, and a `Plan` of what to do.
 
-An engine executes a plan in this order: status (with its resourceVersion), patches, deletes (with UID), creates,
-announces, events. The engine stops when a write is refused as out of date. If our process is killed between two
-writes, nothing is lost: a decision is either stored or made again.
+An engine executes a plan in this order: status (with its resourceVersion, unless it may be stored later), patches,
+deletes (with UID), creates, announces, events. The engine stops when a write is refused as out of date. If our process
+is killed between two writes, nothing is lost: a decision is either stored or made again.
 """
 
 from enum import StrEnum
@@ -124,6 +124,9 @@ class Announce(Struct, frozen=True, gc=False):
 class Write(StrEnum):
     """Whether the ledger must be stored: at once, with the next write (or after a while), or not at all.
 
+    `ACCEPTED` means that the job was accepted in this pass and that its pods and services will prove it, so that the
+    engine may create them first. The engine stores the ledger with the next change, or after a short while.
+
     The kind's own status is rendered after each pass and may change although the ledger does not (an image cannot be
     pulled, a pod was cleaned up). An engine compares this status with the stored status. The engine writes a new
     phase or condition at once; it writes new numbers (such as running replicas) with the next write or after a while.
@@ -131,6 +134,7 @@ class Write(StrEnum):
     """
 
     NOW = "Now"
+    ACCEPTED = "Accepted"
     LATER = "Later"
     NOT = "Not"
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from time import thread_time
 
 from trainwright.core import ports
@@ -38,9 +39,11 @@ _CONFLICT_RETRY_SECONDS = 1.0
 #: Large jobs get many events in a short time, so the controller delays a pass to handle many events together. The delay
 #: is the CPU time of the job's last decision, multiplied by this factor.
 _COALESCE_PER_DECISION_SECOND = 15.0
-#: If the queue is long, passes are delayed too, so that each job needs fewer passes. The first number is the delay per
-#: queued job; the second number is the maximum delay. The longest of all delays applies.
-_COALESCE_PER_QUEUED_JOB_SECONDS, _MAX_QUEUE_COALESCE_SECONDS = 0.01, 1.0
+#: If the queue is long or the API server is slow, passes are delayed too, so that each job needs fewer passes: by this
+#: time per queued job, or by this multiple of the duration of a write, up to the maximum. The longest delay applies.
+_COALESCE_PER_QUEUED_JOB_SECONDS, _COALESCE_PER_LATENCY_SECOND, _MAX_LOAD_COALESCE_SECONDS = 0.01, 3.0, 1.0
+#: When a pod has got a node, the next pass waits for this time, because the pod usually starts soon.
+_SCHEDULED_SECONDS = 1.0
 _DRAIN_POLL_SECONDS = 0.01
 
 
@@ -79,11 +82,18 @@ class Controller:
         self._elastic_sizes = ElasticSizePublisher(registry, self._settings)
         self._orphan_collector = OrphanCollector(cluster, self._cache, clock)
         self._recorder = Recorder(cluster, clock, self.telemetry)
-        self._publisher = Publisher(self._executor, self._recorder, self._settings)
+        self._publisher = Publisher(self._executor, self._recorder, self._settings, self.telemetry)
 
     async def run(self) -> None:
         """Reconcile jobs until cancelled. The first pass begins after all resources have been listed."""
-        running = informers(self._cluster, self._cache, self.telemetry, self._queue.add, self._requeue_owners)
+        running = informers(
+            self._cluster,
+            self._cache,
+            self.telemetry,
+            self._queue.add,
+            self._requeue_owners,
+            partial(self._requeue_owners, least=_SCHEDULED_SECONDS),
+        )
         async with asyncio.TaskGroup() as group:
             self._tasks = [group.create_task(informer.run()) for informer in running]
             for informer in running:
@@ -116,19 +126,23 @@ class Controller:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         return not self._queue.working
 
-    def _requeue_owners(self, uids: set[str]) -> None:
-        """Queue the jobs whose children changed, after a short delay in which more events can arrive."""
+    def _requeue_owners(self, uids: set[str], least: float = 0.0) -> None:
+        """Queue the jobs whose children changed, after at least `least` seconds, so that more events can arrive."""
         for uid in uids:
             job_key = self._uids.get(uid)
             if job_key is not None:
                 state = self._states[job_key]
                 state.resync_seconds = 0.0
                 state.cleaned_up = False
-                queue_delay = _COALESCE_PER_QUEUED_JOB_SECONDS * self.telemetry.queue_depth
+                load_delay = max(
+                    _COALESCE_PER_QUEUED_JOB_SECONDS * self.telemetry.queue_depth,
+                    _COALESCE_PER_LATENCY_SECOND * self.telemetry.write_seconds,
+                )
                 delay = max(
+                    least,
                     self._settings.coalesce,
                     _COALESCE_PER_DECISION_SECOND * state.decision_seconds,
-                    min(queue_delay, _MAX_QUEUE_COALESCE_SECONDS),
+                    min(load_delay, _MAX_LOAD_COALESCE_SECONDS),
                 )
                 self._queue.add(job_key, delay)
 

@@ -65,13 +65,11 @@ class Executor:
         if plan.remove_job:
             await self._remove_job(job, state)
 
-    async def store(self, job: Job, version: str, status: Body) -> Body:
-        """Patch the status of a job; return the job as it is stored. Raises ConflictError if its version is another."""
+    async def store(self, job: Job, document: Body, status: Body) -> Body:
+        """Replace the status of a job; return the job as it is stored. Raises ConflictError if it has changed since."""
         cache = self._jobs[job.kind]
-        request = self._cluster.patch(
-            cache.resource, job.key, {"status": status}, uid=job.uid, version=version, status=True
-        )
-        stored: Body = await self._counted("patch", cache.resource, request, job, job.key.name)
+        request = self._cluster.replace_status(cache.resource, {**document, "status": status})
+        stored: Body = await self._counted("update", cache.resource, request, job, job.key.name)
         cache.add_written(stored)
         return stored
 

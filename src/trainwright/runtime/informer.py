@@ -12,14 +12,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from random import random
+from typing import Any
 
 from msgspec.structs import replace
 
+from trainwright.core.observe import only_got_a_node
 from trainwright.errors import ApiError, GoneError
 from trainwright.model.meta import KIND, Key
 from trainwright.runtime.cache import Cache, ClusterCache, JobKey
 from trainwright.runtime.ports import (
     EVERYTHING,
+    PODS,
     Cluster,
     ListPage,
     Resource,
@@ -34,6 +37,9 @@ _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 #: A function that is called with the UIDs of jobs whose objects changed and with the keys of these objects.
 Listener = Callable[[set[str], set[Key]], None]
+#: Whether the change of an object, given before and after, is minor; and a function that is called with the UIDs of
+#: jobs whose objects had minor changes.
+MinorChanges = tuple[Callable[[Any, Any], bool], Callable[[set[str]], None]]
 
 
 class ListWatch:
@@ -88,13 +94,20 @@ class Informer:
     """Keeps the cache of one resource up to date and calls the listener for each change."""
 
     def __init__(
-        self, cluster: Cluster, cache: Cache, scope: Selection, listener: Listener, telemetry: Telemetry
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        scope: Selection,
+        listener: Listener,
+        telemetry: Telemetry,
+        minor: MinorChanges | None = None,
     ) -> None:
         self.cache = cache
         self.synced = asyncio.Event()
         self._list_watch = ListWatch(cluster, cache.resource, scope)
         self._telemetry = telemetry
         self._listener = listener
+        self._minor = minor
         self._pause = _FIRST_PAUSE_SECONDS
         self._began = 0.0
 
@@ -126,20 +139,29 @@ class Informer:
 
     def _changed(self, changes: tuple[WatchEvent, ...]) -> None:
         jobs: set[str] = set()
+        minor_jobs: set[str] = set()
         keys: set[Key] = set()
         for change in changes:
             if change.what is not WatchEventType.BOOKMARK:
                 meta = self.cache.resource.meta(change.item)
                 key = Key(meta.namespace, meta.name)
                 before = self.cache.get(key)
-                jobs |= self.cache.apply(change)
+                owners = self.cache.apply(change)
+                after = self.cache.get(key)
                 # The watch also reports our own writes. These are already in the cache and do not change it.
-                if self.cache.get(key) is not before:
+                if after is not before:
                     keys.add(key)
+                (minor_jobs if self._is_minor(before, after) else jobs).update(owners)
         self._pause = _FIRST_PAUSE_SECONDS
         self._telemetry.watch_events[self.cache.resource.id] += len(changes)
+        if self._minor is not None and minor_jobs:
+            self._minor[1](minor_jobs)
         if jobs or keys:
             self._listener(jobs, keys)
+
+    def _is_minor(self, before: Any, after: Any) -> bool:
+        known = before is not None and after is not None
+        return known and self._minor is not None and self._minor[0](before, after)
 
 
 def informers(
@@ -148,15 +170,23 @@ def informers(
     telemetry: Telemetry,
     job_changed: Callable[[JobKey], None],
     children_changed: Callable[[set[str]], None],
+    pods_got_nodes: Callable[[set[str]], None],
 ) -> list[Informer]:
-    """One informer for each cache. `children_changed` is called with the UIDs of the jobs that own the children."""
+    """One informer for each cache. The last two functions are called with the UIDs of the jobs that own the children.
+
+    `pods_got_nodes` is called instead of `children_changed` if schedulers have put pods on nodes.
+    """
     scope, child_scope = cluster_cache.scope, replace(cluster_cache.scope, labels=KIND)
     targets: list[tuple[Cache, Selection, Listener]] = [
         *((cache, scope, partial(_each, job_changed, kind)) for kind, cache in cluster_cache.jobs.items()),
         *((cache, child_scope, lambda uids, _: children_changed(uids)) for cache in cluster_cache.children.values()),
         (cluster_cache.nodes.cache, EVERYTHING, lambda _, keys: children_changed(cluster_cache.affected_jobs(keys))),
     ]
-    return [Informer(cluster, cache, scope, listener, telemetry) for cache, scope, listener in targets]
+    minor = {PODS.id: (only_got_a_node, pods_got_nodes)}
+    return [
+        Informer(cluster, cache, scope, listener, telemetry, minor.get(cache.resource.id))
+        for cache, scope, listener in targets
+    ]
 
 
 def _each(job_changed: Callable[[JobKey], None], kind: str, _uids: set[str], keys: set[Key]) -> None:

@@ -64,6 +64,8 @@ class JobState:
         self.requeue_seconds: float | None = None
         #: The time at which the stored status became out of date.
         self.stale_since: datetime | None = None
+        #: The status that says that the job was accepted, while it is not stored.
+        self.accepted_status: Body | None = None
         #: Fields of the ledger that the API server did not store, because its CRD is older than this operator.
         self.dropped: frozenset[str] = frozenset()
         #: Pairs (role, reason) for which an event has reported that pods wait, and the time of the last check.

@@ -126,6 +126,13 @@ class Cluster(Protocol):
         """Merge-patch an object or only its status. Raises ConflictError if the object has another UID or version."""
         ...
 
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
+        """Replace the status of an object. `document` is the whole object as it was read, with the new status.
+
+        Raises ConflictError if the object has another UID or version than the document.
+        """
+        ...
+
     async def delete(
         self,
         resource: Resource,

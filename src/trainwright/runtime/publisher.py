@@ -3,11 +3,13 @@
 
 Changes of decisions, of the phase and of conditions are written at once, and so are the final counts after a clean-up.
 Other counts are written together with the next such change, or after they have been out of date for `count_delay`
-seconds.
+seconds. The acceptance of a job is written after `accept_delay` seconds or together with the next such change: most
+jobs run by then, and one write less is a quarter of what a small job costs the API server.
 """
 
 import logging
 from datetime import datetime
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -25,19 +27,25 @@ from trainwright.runtime.executor import Executor
 from trainwright.runtime.job_state import FOREIGN_TOPIC, MANIFEST_TOPIC, STUCK_TOPIC, JobState
 from trainwright.runtime.recorder import Recorder
 from trainwright.runtime.settings import ControllerSettings
-from trainwright.runtime.telemetry import LogMessage
+from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 _EMPTY = Ledger()
+#: The delay of an acceptance grows by this factor with the time that the API server takes for a write.
+_ACCEPT_PER_LATENCY_SECOND = 100.0
+_MAX_ACCEPT_SECONDS = 30.0
 
 
 class Publisher:
     """Writes the status and the events of jobs."""
 
-    def __init__(self, executor: Executor, recorder: Recorder, settings: ControllerSettings) -> None:
+    def __init__(
+        self, executor: Executor, recorder: Recorder, settings: ControllerSettings, telemetry: Telemetry
+    ) -> None:
         self._executor = executor
         self._recorder = recorder
-        self._count_delay = settings.count_delay
+        self._telemetry = telemetry
+        self._count_delay, self._accept_delay = settings.count_delay, settings.accept_delay
         self._child_events = settings.child_events
         self._owned = {kind.singular: _status_fields(kind) for kind in KINDS}
 
@@ -49,36 +57,52 @@ class Publisher:
                 default_emit(event) for event in plan.events if state.is_new_warning(FOREIGN_TOPIC, event)
             )
             return None
-        every = self._child_events
-        pod_exits = (
-            exit_events(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.reports_pods else ()
-        )
-        events = tuple(state.kind.event(job, plan.status, event) for event in (*pod_exits, *plan.events))
-        status = document.get("status")
-        stored = status if isinstance(status, dict) else {}  # a CRD that is not ours may allow any value here
-
-        def changed_by(result: Status) -> Body:
-            # The API server returns JSON, which has lists but no tuples: convert before the comparison.
-            body = msgspec.json.decode(msgspec.json.encode(state.kind.render(loaded.status, job, result, now)))
-            return difference(stored, body, self._owned[job.kind])
-
-        change = changed_by(plan.status)
-        if not change or (state.dropped and not changed_by(_without(plan.status, state.dropped, loaded.job.ledger))):
-            state.pending = state.stale_since = None
+        events = self._events(job, plan, state)
+        found = document.get("status")
+        stored = found if isinstance(found, dict) else {}  # a CRD that is not ours may allow any value here
+        if stored:
+            state.accepted_status = None
+        render = partial(self._rendered, loaded, stored, state, now)
+        status = render(plan.status)
+        if status == stored or (
+            state.dropped and render(_without(plan.status, state.dropped, loaded.job.ledger)) == stored
+        ):
+            state.pending = state.stale_since = state.accepted_status = None
             return None
+        if plan.write is Write.ACCEPTED:
+            state.accepted_status = status
         delay = self._remaining_delay(state, now)
-        cleanup_done = state.cleaning and not plan.status.cleaning
-        urgent = cleanup_done or _is_urgent(stored, change, state.kind.deferrable)
-        waits = plan.write is not Write.NOW and delay > 0 and not urgent
+        waits = plan.write is not Write.NOW and delay > 0 and not _is_urgent(job, plan.status, state, stored, status)
         if waits:
             state.pending = plan.status.ledger
+            if state.accepted_status is not None:
+                state.accepted_status = status
         else:
-            written = await self._executor.store(job, document["metadata"]["resourceVersion"], change)
+            written = await self._executor.store(job, document, status)
             self._note_dropped(job, plan.status.ledger, written, state)
-            state.pending = state.stale_since = None
+            state.pending = state.stale_since = state.accepted_status = None
+            if job.invalid and not stored:  # the next pass adds the edit that cannot be applied to this status
+                state.requeue_in(0.0)
         state.cleaning = plan.status.cleaning
         state.unsent_events += events
         return delay if waits else None
+
+    def _events(self, job: Job, plan: Plan, state: JobState) -> tuple[Emit, ...]:
+        """The events of a pass, in the words of the kind."""
+        every = self._child_events
+        exits = (
+            exit_events(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.reports_pods else ()
+        )
+        return tuple(state.kind.event(job, plan.status, event) for event in (*exits, *plan.events))
+
+    def _rendered(self, loaded: Loaded, stored: Body, state: JobState, now: datetime, result: Status) -> Body:
+        """The whole new status. The conditions of an acceptance that is not stored keep their times."""
+        job, accepted = state.current_job(loaded), state.accepted_status
+        before = loaded.status if accepted is None else msgspec.convert(accepted, state.kind.status)
+        # The API server returns JSON, which has lists but no tuples: convert before the comparison.
+        body: Body = msgspec.json.decode(msgspec.json.encode(state.kind.render(before, job, result, now)))
+        body = {name: value for name, value in body.items() if value is not None}
+        return with_foreign_fields(stored, body, self._owned[job.kind])
 
     def _note_dropped(self, job: Job, ledger: Ledger, written: Body, state: JobState) -> None:
         """Remember which fields of the ledger the API server did not keep, so that they cause no more writes."""
@@ -91,10 +115,15 @@ class Publisher:
         state.dropped = names
 
     def _remaining_delay(self, state: JobState, now: datetime) -> float:
-        """Seconds until changed counts must be written. If the clock was set back, the delay begins again."""
+        """Seconds until a delayed status must be written. If the clock was set back, the delay begins again."""
         if state.stale_since is None or state.stale_since > now:
             state.stale_since = now
-        return self._count_delay - (now - state.stale_since).total_seconds()
+        most = self._count_delay
+        if state.accepted_status is not None:
+            # A slow API server is busy with changes that are more important than an acceptance.
+            more = _ACCEPT_PER_LATENCY_SECOND * self._telemetry.write_seconds
+            most = self._accept_delay and min(self._accept_delay + more, _MAX_ACCEPT_SECONDS)
+        return most - (now - state.stale_since).total_seconds()
 
     def add_wait_events(self, job: Job, status: Status, state: JobState, now: datetime) -> None:
         """If the kind sets `reports_pods`, add an event for each new reason why pods wait. Checks every few seconds."""
@@ -135,17 +164,26 @@ def _status_fields(kind: Kind) -> frozenset[str]:
     return frozenset(name for name in names if name != "trainwright")
 
 
-def _is_urgent(stored: Body, change: Body, patient: tuple[str, ...]) -> bool:
-    """Whether the phase or a condition changes. Phases and condition types in `patient` do not count as changes."""
-    if "phase" in change and change["phase"] not in patient:
+def _is_urgent(job: Job, result: Status, state: JobState, stored: Body, status: Body) -> bool:
+    """Whether a status must be written now, although no decision depends on it."""
+    if (state.cleaning and not result.cleaning) or (job.invalid and not stored):
         return True
-    if "conditions" not in change:
-        return False
-    before, after = (
-        [one for one in conditions or () if one.get("type") not in patient]
-        for conditions in (stored.get("conditions"), change["conditions"])
+    accepted, patient = state.accepted_status, state.kind.deferrable
+    if accepted is None:
+        return _changes_phase(stored, status, patient)
+    # Until the acceptance is stored, a change is urgent if users cannot conclude it from the acceptance.
+    return bool(result.refused) or _changes_phase(accepted, status, patient)
+
+
+def _changes_phase(before: Body, after: Body, patient: tuple[str, ...]) -> bool:
+    """Whether the phase or a condition changes. Phases and condition types in `patient` do not count as changes."""
+    phase = after.get("phase")
+    if phase != before.get("phase") and phase not in patient:
+        return True
+    old, new = (
+        [one for one in status.get("conditions") or () if one.get("type") not in patient] for status in (before, after)
     )
-    return before != after
+    return old != new
 
 
 def _without(status: Status, names: frozenset[str], stored: Ledger) -> Status:
@@ -153,14 +191,7 @@ def _without(status: Status, names: frozenset[str], stored: Ledger) -> Status:
     return replace(status, ledger=replace(status.ledger, **{name: getattr(stored, name) for name in names}))
 
 
-def difference(before: Body, after: Body, owned: frozenset[str] | None = None) -> Body:
-    """The merge patch from the stored status to the rendered status. In a merge patch, null removes a key.
-
-    The patch never removes a field that is not in `owned`; without `owned`, it can remove every field.
-    """
-    patch: Body = {key: None for key in before if key not in after and (owned is None or key in owned)}
-    for key, value in after.items():
-        old = before.get(key)
-        if old != value:
-            patch[key] = difference(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return patch
+def with_foreign_fields(stored: Body, rendered: Body, owned: frozenset[str]) -> Body:
+    """The rendered status, with those fields of the stored status that are not ours (`owned`)."""
+    foreign = {name: value for name, value in stored.items() if name not in rendered and name not in owned}
+    return foreign | rendered if foreign else rendered

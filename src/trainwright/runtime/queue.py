@@ -39,7 +39,9 @@ class Queue(Generic[K]):
         self._working: set[K] = set()
         #: One future per worker that waits for a key.
         self._idle: deque[asyncio.Future[None]] = deque()
+        #: The timer for the first due time in the heap, and that time.
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = inf
         self._count = 0
 
     def add(self, key: K, delay: float = 0.0) -> None:
@@ -113,11 +115,11 @@ class Queue(Generic[K]):
 
     def _set_timer(self) -> None:
         first = self._heap[0][0]
-        if self._timer is not None and self._timer.when() <= first and not self._timer.cancelled():
-            return
         if self._timer is not None:
+            if self._timer_due <= first:
+                return
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(first, self._on_timer)
+        self._timer, self._timer_due = asyncio.get_running_loop().call_at(first, self._on_timer), first
 
     def _on_timer(self) -> None:
         """Make all due keys ready. Entries of keys whose due time has changed are skipped."""

@@ -20,6 +20,9 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     writes: int = 16
     #: Counts in the status are stored after this time, or earlier together with a more important change.
     count_delay: float = 10.0
+    #: That a job was accepted is stored after this time, or earlier together with a more important change. The time
+    #: grows if the API server is slow.
+    accept_delay: float = 5.0
     #: An unfinished job is reconciled again after this time (0: never). While nothing changes, the time doubles up to
     #: `resync_most`.
     resync: float = 15.0

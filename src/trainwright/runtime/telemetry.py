@@ -60,6 +60,11 @@ class Occupancy:
         return max(self._seconds + self.count * at - self._began, 0.0)
 
 
+_WRITE_VERBS = frozenset({"create", "update", "patch", "delete"})
+#: The weight of the newest write in the average duration of writes.
+_LATENCY_WEIGHT = 0.05
+
+
 class Telemetry:
     """The metrics of one controller."""
 
@@ -77,6 +82,8 @@ class Telemetry:
         #: The number of requests by verb, resource and HTTP code, and their durations by verb and resource.
         self.api_calls: Counter[tuple[str, str, str]] = Counter()
         self.api_seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+        #: The duration of the last writes: a moving average, in seconds.
+        self.write_seconds = 0.0
         #: The numbers of lists and of watch events, by resource.
         self.lists: Counter[str] = Counter()
         self.watch_events: Counter[str] = Counter()
@@ -94,6 +101,8 @@ class Telemetry:
         """Count a request to the API server. The code is 0 if there was no answer."""
         self.api_calls[verb, resource, str(code) if code else "none"] += 1
         self.api_seconds[verb, resource].observe(seconds)
+        if verb in _WRITE_VERBS:
+            self.write_seconds += _LATENCY_WEIGHT * (seconds - self.write_seconds)
 
     def expose(self) -> str:
         """All metrics in the Prometheus text format."""

@@ -155,6 +155,10 @@ class ApiServer:
         whole["metadata"] |= body.get("metadata", {})
         return self.put((resource.kind, key.name), msgspec.convert(whole, type(child)))
 
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
+        """Not implemented: the world stores the status of the job."""
+        raise NotImplementedError
+
     async def delete(
         self,
         resource: Resource,

@@ -139,7 +139,7 @@ class World:
     def carry_out(self, plan: Plan, dies_after: int | None = None) -> None:
         """Carry out a plan as the operator does."""
         self.server.dies_at = None if dies_after is None else len(self.writes) + dies_after
-        if plan.write is Write.LATER and self.defers:
+        if plan.write in (Write.LATER, Write.ACCEPTED) and self.defers:
             self.pending = plan.status.ledger
             self.seen_job = replace(self.seen_job, ledger=self.pending)
         elif plan.write is not Write.NOT:

@@ -347,12 +347,12 @@ def test_the_time_of_the_last_reconciliation_rides_along_and_causes_no_write() -
     assert driver.end("worker-0")["lastReconcileTime"] == rfc3339(later(300))
 
 
-def test_three_writes_at_once_are_enough_for_a_life() -> None:
+def test_two_writes_at_once_are_enough_for_a_life() -> None:
     driver = Driver(manifest(Worker=4, PS=2)).running()
     driver.end("worker-0")
     driver.pass_by(1000)
 
-    assert driver.status_writes() == 3
+    assert driver.status_writes() == 2
 
 
 def test_the_old_name_of_the_counts_is_for_jobs_of_the_old_version() -> None:

@@ -112,6 +112,11 @@ class RemoteCluster:
         }
         return resource.decode(await self.call("patch", request))
 
+    async def replace_status(self, resource: Resource, document: Body) -> Any:
+        """Replace the status of an object."""
+        request: protocol.CreateRequest = {"resource": resource.id, "body": document}
+        return resource.decode(await self.call("replaceStatus", request))
+
     async def delete(
         self,
         resource: Resource,

@@ -88,6 +88,9 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
         resource, body = _resource(request["resource"]), request["body"]
         return await cluster.patch(resource, _key(request), body, uid=uid, version=version, status=status)
 
+    async def replace_status(request: CreateRequest) -> Any:
+        return await cluster.replace_status(_resource(request["resource"]), request["body"])
+
     async def delete(request: DeleteRequest) -> Any:
         uid, grace = request.get("uid", ""), request.get("grace")
         propagation = Propagation(request.get("propagation", Propagation.BACKGROUND))
@@ -103,6 +106,7 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
         "get": Verb(ObjectRequest, lambda request: cluster.get(_resource(request["resource"]), _key(request))),
         "create": Verb(CreateRequest, lambda request: cluster.create(_resource(request["resource"]), request["body"])),
         "patch": Verb(PatchRequest, patch),
+        "replaceStatus": Verb(CreateRequest, replace_status),
         "delete": Verb(DeleteRequest, delete),
         "bind": Verb(BindRequest, bind),
     }

@@ -257,6 +257,18 @@ class Store:
         part = rules.writable(table.resource, before.body, body)
         return self._update_spec(table, key, before, merge(before.body, part))
 
+    def replace_status(self, resource: Resource, document: Body) -> Body:
+        """Replace the status of an object. ConflictError: it has another UID or version than the document."""
+        metadata = document["metadata"]
+        key = rules.key_of(document)
+        table, before = self._expect(resource, key, {}, metadata["uid"], metadata["resourceVersion"])
+        if rules.same(before.body.get("status"), document.get("status")):
+            return before.body
+        after = {name: part for name, part in before.body.items() if name != "status"}
+        return self._update(
+            table, key, before, after | ({"status": document["status"]} if "status" in document else {})
+        )
+
     def bind(
         self,
         key: Key,

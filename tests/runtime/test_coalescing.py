@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a pass waits for more events: longer if the API server is slow, and if a pod only got a node."""
+
+import asyncio
+
+import pytest
+from runtime_rig import VIRTUAL, ControllerRig, Run, key
+
+from trainwright.core.observe import only_got_a_node
+from trainwright.model.child import ObjectCondition, Pod
+from trainwright.model.job import Body
+from trainwright.runtime.ports import PODS
+from trainwright.runtime.telemetry import Telemetry
+from trainwright.testing.factories import NOW, pod
+
+pytestmark = VIRTUAL
+WAITS = pod(0, "Pending", node="")
+SCHEDULED = (ObjectCondition("PodScheduled", "True"),)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        pytest.param(pod(0, "Pending", node="node-1", conditions=SCHEDULED), True, id="bound"),
+        pytest.param(pod(0, "Pending", node="", conditions=SCHEDULED), False, id="no node"),
+        pytest.param(pod(0, "Running", node="node-1"), False, id="runs at once"),
+        pytest.param(pod(0, "Pending", node="node-1", reason="Evicted"), False, id="another reason"),
+        pytest.param(pod(0, "Pending", node="node-1", deleting=NOW), False, id="being deleted"),
+        pytest.param(pod(0, "Pending", node="node-1", labels={}), False, id="its labels are gone"),
+        pytest.param(pod(0, "Pending", node="node-1", owners=()), False, id="its owner is gone"),
+        pytest.param(pod(0, "Pending", node="node-1", uid="new"), False, id="another pod of this name"),
+    ],
+)
+def test_a_pod_that_only_got_a_node(after: Pod, *, expected: bool) -> None:
+    assert only_got_a_node(WAITS, after) is expected
+
+
+def test_a_pod_that_had_a_node_before_did_not_get_one() -> None:
+    assert not only_got_a_node(pod(0, "Pending", node="node-1"), pod(0, "Pending", node="node-1", conditions=SCHEDULED))
+
+
+def never_starts(_: Body) -> Run:
+    return Run(starts=10_000)
+
+
+async def seconds_to_pass(rig: ControllerRig) -> float:
+    """Seconds until the next pass begins."""
+    loop = asyncio.get_running_loop()
+    began, before = loop.time(), rig.passes()
+    while rig.passes() == before:
+        await asyncio.sleep(0.005)
+    return loop.time() - began
+
+
+async def quiet(rig: ControllerRig) -> None:
+    """Submit a job and wait until its acceptance is stored and nothing is due soon."""
+    rig.submit()
+    await rig.until(lambda: rig.phase() == "Pending")
+    await asyncio.sleep(16)
+
+
+async def test_a_pod_that_got_a_node_causes_a_pass_a_second_later() -> None:
+    rig = ControllerRig(never_starts, resync=0.0)
+    async with rig.running():
+        await quiet(rig)
+        rig.store.bind(key("train-worker-0"), "node-1")
+        assert await seconds_to_pass(rig) == pytest.approx(1.0, abs=0.05)
+
+
+async def test_another_change_in_this_second_is_handled_at_once() -> None:
+    rig = ControllerRig(never_starts, resync=0.0)
+    async with rig.running():
+        await quiet(rig)
+        rig.store.bind(key("train-worker-0"), "node-1")
+        await asyncio.sleep(0.1)
+        rig.store.patch(PODS, key("train-worker-0"), {"status": {"phase": "Failed"}}, status=True)
+        assert await seconds_to_pass(rig) == pytest.approx(0.02, abs=0.02)
+
+
+@pytest.mark.parametrize(("write", "delay"), [(0.0, 0.02), (0.1, 0.3), (10.0, 1.0)])
+async def test_a_pass_waits_longer_if_the_server_is_slow(write: float, delay: float) -> None:
+    rig = ControllerRig(never_starts, resync=0.0)
+    async with rig.running():
+        await quiet(rig)
+        rig.controller.telemetry.write_seconds = write
+        rig.store.patch(PODS, key("train-worker-0"), {"status": {"phase": "Running"}}, status=True)
+        assert await seconds_to_pass(rig) == pytest.approx(delay, abs=0.03)
+
+
+@pytest.mark.parametrize(("write", "delay"), [(0.0, 5), (0.1, 15), (10.0, 30)])
+async def test_an_acceptance_waits_longer_if_the_server_is_slow(write: float, delay: float) -> None:
+    rig = ControllerRig(never_starts)
+    rig.controller.telemetry.write_seconds = write
+    async with rig.running():
+        rig.submit()
+        await asyncio.sleep(delay - 0.5)
+        assert rig.status() == {}
+        await asyncio.sleep(1.5)
+        assert rig.phase() == "Pending"
+
+
+def test_the_duration_of_writes_follows_the_last_ones() -> None:
+    telemetry = Telemetry()
+    for _ in range(100):
+        telemetry.called("list", "pods", 200, 9.0)
+        telemetry.called("create", "pods", 201, 0.2)
+    assert telemetry.write_seconds == pytest.approx(0.2, abs=0.01)
+    for _ in range(100):
+        telemetry.called("update", "tfjobs.kubeflow.org/status", 200, 0.01)
+    assert telemetry.write_seconds == pytest.approx(0.01, abs=0.002)
