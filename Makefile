@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test test-cluster test-tensorflow test-paddle check bench bench-operator deploy mutate lock clean
+.PHONY: help run test test-cluster test-tensorflow test-paddle check bench bench-operator bench-compare deploy mutate lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
@@ -42,6 +42,9 @@ bench: $(VENV)/.run  ## Measure reconcile and the embedded engine: see bench/REA
 
 bench-operator: $(VENV)/.run  ## Measure the operator on a real API server, compared with a floor: a quarter of an hour
 	$(BIN)/python bench/operator
+
+bench-compare: $(VENV)/.run  ## Compare the operator with training-operator in rounds: an hour, resumable; see bench/README.md
+	$(BIN)/python bench/operator --compare $(COMPARE)
 
 deploy: $(VENV)/.run  ## Regenerate deploy/: the output of crds and manifests, and the examples
 	$(BIN)/trainwright crds > deploy/v1/crd.yaml

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measured run: submits jobs to a control plane with an operator, and reads the results from the audit log.
+"""Submits jobs to a control plane with an operator, waits for them, and reads their times from the audit log.
 
 Nothing here watches pods, so that the measurement itself uses little CPU.
 """
 
 import asyncio
-import os
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import count
-from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from cluster_audit import Call, Calls
 from cluster_plane import ControlPlane
 from cluster_process import Process
+from cpu import Meter, memory
 from msgspec import Struct
 from shapes import Shape
 
@@ -22,16 +22,15 @@ from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.codec import collection_path
 from trainwright.kube.config import ConnectionOptions, load
 from trainwright.kube.http import RequestPolicy
-from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Selection
+from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Resource, Selection
 
 Body = dict[str, Any]
 #: Seconds that a pod of a measured job runs.
 RUNS = 5.0
 #: The number of jobs that are submitted concurrently.
 AT_ONCE = 8
-#: A process that uses a smaller share of a CPU is idle.
-_RESTS = 0.05
-_TICK = os.sysconf("SC_CLK_TCK")
+#: Seconds after which a run that has not ended is given up.
+LIMIT = 900.0
 _numbers = count(1)
 
 
@@ -66,35 +65,46 @@ class Place(Struct, frozen=True):
     plane: ControlPlane
     shape: Shape
     operator: Process
-    #: All other processes of the benchmark.
-    parts: list[Process]
+    kubelet: Process
     #: The operator's user name at the API server.
     user: str = "operator"
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """Return all processes of the benchmark except the driver, by the names of the results file."""
+        return {"operator": self.operator, "kubelet": self.kubelet, **plane_processes(self.plane)}
+
+
+def plane_processes(plane: ControlPlane) -> dict[str, Process]:
+    """Return the processes of a control plane, by the names of the results file."""
+    return {"apiserver": plane.processes["kube-apiserver"], "etcd": plane.processes["etcd"]}
 
 
 def measured(place: Place, sizes: Sizes) -> tuple[Result, str]:
     """Submit jobs in a new namespace, wait until all have succeeded, and return the result and the namespace."""
-    plane, operator = place.plane, place.operator
+    plane = place.plane
     space = namespace(plane)
-    jobs = [place.shape.manifest(f"job-{number}", sizes.pods, str(RUNS)) for number in range(sizes.jobs)]
-    mark, others = plane.mark(), Others([operator, *place.parts])
-    before, began = spent(operator.pid), perf_counter()
-    asyncio.run(reach(place, space, jobs))
-    wall = perf_counter() - began
-    cpu, share = spent(operator.pid) - before, others.share()
+    mark, meter = plane.mark(), Meter(place.processes)
+    reached = asyncio.run(reach(place, space, manifests(place.shape, sizes)))
+    cpu, share = meter.read()["operator"], meter.others()
     calls = plane.audit(mark).where(namespace=space)
-    ours = Calls(call for call in calls.where(user=place.user) if not call.resource.startswith("leases"))
+    ours = calls_of(place.user, calls)
     result = Result(
-        wall=wall,
+        wall=reached.wall,
         waits=waits(calls, sizes, place),
         cpu=cpu,
-        peak=memory(operator.pid),
+        peak=memory(place.operator.pid),
         writes=len(ours.writes),
         conflicts=len(ours.where(code=409)),
         reads=len(ours.reads),
         others=share,
     )
     return result, space
+
+
+def manifests(shape: Shape, sizes: Sizes, runs: float = RUNS) -> list[Body]:
+    """Return the jobs of a measured run, or of another run whose pods run for another time."""
+    return [shape.manifest(f"job-{number}", sizes.pods, str(runs)) for number in range(sizes.jobs)]
 
 
 def namespace(plane: ControlPlane) -> str:
@@ -104,37 +114,68 @@ def namespace(plane: ControlPlane) -> str:
     return name
 
 
-async def reach(place: Place, space: str, jobs: list[Body], phase: str = "Succeeded") -> None:
+# -- submit and wait -------------------------------------------------------------------------------------------------
+
+
+class Reached(Struct, frozen=True):
+    """The time from the first submission until the last job reached its phase, and the jobs seen in phase Running."""
+
+    wall: float
+    running: frozenset[str]
+
+
+async def reach(place: Place, space: str, jobs: list[Body], phase: str = "Succeeded") -> Reached:
     """Submit jobs, a few at a time, and wait until all of them have reached the phase."""
     operator, resource = place.operator, place.shape.resource
     async with connected(load(ConnectionOptions(kubeconfig=str(place.plane.kubeconfig())))) as cluster:
         since = (await cluster.list(resource, Selection(namespace=space))).version
         seen = asyncio.create_task(_reached(cluster, place.shape, (space, since), (len(jobs), phase)))
-        pending = iter(jobs)
-
-        async def submit() -> None:
-            for job in pending:
-                await cluster.create(resource, {**job, "metadata": {**job["metadata"], "namespace": space}})
-
-        await asyncio.gather(*[submit() for _ in range(AT_ONCE)])
+        began = perf_counter()
+        await submit(cluster, resource, space, jobs)
         while not seen.done():
             assert operator.alive, f"{operator.name} has ended:\n{operator.tail()}"
+            assert perf_counter() - began < LIMIT, f"not all jobs were {phase} after {LIMIT:.0f} s"
             await asyncio.wait([seen], timeout=1)
-        await seen
+        ended, running = await seen
+        return Reached(ended - began, running)
 
 
-async def _reached(cluster: KubeCluster, shape: Shape, whence: tuple[str, str], wanted: tuple[int, str]) -> None:
+async def submit(cluster: KubeCluster, resource: Resource, space: str, bodies: Iterable[Body]) -> None:
+    """Create objects in a namespace, a few at a time."""
+    pending = iter(bodies)
+
+    async def work() -> None:
+        for body in pending:
+            await cluster.create(resource, {**body, "metadata": {**body["metadata"], "namespace": space}})
+
+    await asyncio.gather(*[work() for _ in range(AT_ONCE)])
+
+
+async def _reached(
+    cluster: KubeCluster, shape: Shape, whence: tuple[str, str], wanted: tuple[int, str]
+) -> tuple[float, frozenset[str]]:
+    """Return when the last job reached the phase, and the jobs that were seen in phase Running."""
     space, since = whence
     number, phase = wanted
     reached: set[str] = set()
+    running: set[str] = set()
     while True:
         async for changes in cluster.watch(shape.resource, Selection(namespace=space), since=since):
             for change in changes:
-                if change.item is not None and shape.phase(change.item) == phase:
-                    reached.add(change.item["metadata"]["name"])
+                if change.item is not None:
+                    name, found = change.item["metadata"]["name"], shape.phase(change.item)
+                    if found == phase:
+                        reached.add(name)
+                    if found == "Running" or (name not in running and _is_running(change.item)):
+                        running.add(name)
             since = changes[-1].version
             if len(reached) == number:
-                return
+                return perf_counter(), frozenset(running)
+
+
+def _is_running(document: Body) -> bool:
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "Running" and one["status"] == "True" for one in conditions)
 
 
 def clear(plane: ControlPlane, shape: Shape, space: str) -> None:
@@ -151,7 +192,21 @@ async def _clear(plane: ControlPlane, shape: Shape, space: str) -> None:
                 plane.call("DELETE", collection_path(resource, space), options)
 
 
-# -- results ---------------------------------------------------------------------------------------------------------
+def fill(place: Place, number: int) -> None:
+    """Create jobs of one pod: half of them end, half run forever."""
+    if number < 2:
+        return
+    for phase, runs in (("Succeeded", "0"), ("Running", "forever")):
+        jobs = [place.shape.manifest(f"there-{index}", 1, runs) for index in range(number // 2)]
+        asyncio.run(reach(place, namespace(place.plane), jobs, phase))
+
+
+# -- the audit log ---------------------------------------------------------------------------------------------------
+
+
+def calls_of(user: str, calls: Calls) -> Calls:
+    """Return the calls of an operator without those for its lease."""
+    return Calls(call for call in calls.where(user=user) if not call.resource.startswith("leases"))
 
 
 def waits(calls: Calls, sizes: Sizes, place: Place) -> tuple[float, ...]:
@@ -174,44 +229,3 @@ def _at(call: Call) -> float:
 def quantile(values: tuple[float, ...], share: float) -> float:
     """Return a quantile of sorted values."""
     return values[min(int(share * len(values)), len(values) - 1)]
-
-
-def spent(pid: int) -> float:
-    """Return the CPU seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def memory(pid: int, what: str = "VmHWM") -> float:
-    """Return the peak memory of a process, or its current memory (VmRSS), in MiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith(what))) / 1024
-
-
-class Others:
-    """Measures the CPU time of programs that do not belong to the benchmark."""
-
-    def __init__(self, ours: list[Process]) -> None:
-        self._pids = [os.getpid(), *(one.pid for one in ours)]
-        self._busy, self._all = self._now()
-
-    def _now(self) -> tuple[float, float]:
-        fields = [int(word) / _TICK for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-        return sum(fields) - fields[3] - fields[4] - sum(spent(pid) for pid in self._pids), sum(fields)
-
-    def share(self) -> float:
-        """Return their share of all CPUs since this object was created."""
-        busy, all_ = self._now()
-        return max(busy - self._busy, 0.0) / max(all_ - self._all, 0.001)
-
-
-def resting(pid: int, seconds: float) -> float:
-    """Return the share of a CPU that a process uses during this time."""
-    before, began = spent(pid), perf_counter()
-    sleep(seconds)
-    return (spent(pid) - before) / (perf_counter() - began)
-
-
-def quiet(process: Process) -> None:
-    """Wait until a process is idle."""
-    process.until(lambda: process.alive and resting(process.pid, 1.0) < _RESTS)

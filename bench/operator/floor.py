@@ -36,6 +36,8 @@ class Known(Struct):
     running: set[str]
     ended: set[str]
     addresses: dict[str, str]
+    #: Held while the status is written: each write needs the version that the previous one returned.
+    writing: asyncio.Lock
     told: bool = False
 
     @property
@@ -78,7 +80,7 @@ class Floor:
         uid = document["metadata"]["uid"]
         if uid not in self._jobs:
             replicas = self._shape.worker(document["spec"])["replicas"]
-            self._jobs[uid] = known = Known(self._shape, document, replicas, set(), set(), {})
+            self._jobs[uid] = known = Known(self._shape, document, replicas, set(), set(), {}, asyncio.Lock())
             self._soon(self._begin(known))
 
     def _pod(self, pod: Any) -> None:
@@ -104,7 +106,8 @@ class Floor:
 
     async def _begin(self, known: Known) -> None:
         async with self._turns:
-            await self._store(known, "Pending")
+            if not self._shape.services:  # as in our operator: only a job with a gate is stored before its pods
+                await self._store(known, "Pending")
             template = self._shape.worker(known.document["spec"])["template"]
             names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
             services = [self._cluster.create(SERVICES, service(known, name)) for name in names if self._shape.services]
@@ -119,7 +122,9 @@ class Floor:
         await self._cluster.create(EVENTS, event(known, phase))
 
     async def _store(self, known: Known, phase: str) -> None:
-        await self._cluster.patch(self._shape.resource, known.key, {"status": status(known, phase)}, status=True)
+        async with known.writing:
+            document = {**known.document, "status": status(known, phase)}
+            known.document = await self._cluster.replace_status(self._shape.resource, document)
 
 
 def pod(known: Known, name: str, template: Body) -> Body:

@@ -7,23 +7,31 @@ namespace, a webhook that matches nothing, and the Secret for the certificate th
 
 import base64
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from time import sleep
 from typing import Any
 
+from cluster_binaries import MissingError
+from cluster_install import await_crds
+from cluster_layout import free_ports
 from cluster_plane import ControlPlane
 from cluster_process import Process
 
 NAME = "training-operator"
-#: Options for its highest speed.
-FAST = ["--kube-api-qps=1000", "--kube-api-burst=1000", "--controller-threads=8"]
+MODULE = "github.com/kubeflow/training-operator"
+#: Its limits: the highest speed, the limits of the case `matched`, its defaults.
+MODES = {
+    "open": ["--kube-api-qps=1000", "--kube-api-burst=1000", "--controller-threads=8"],
+    "matched": ["--kube-api-qps=50", "--kube-api-burst=100", "--controller-threads=8"],
+    "shipped": [],
+}
 #: Its user name at the API server.
 USERS = {"peer": "peer"}
 ENVIRONMENT = {"MY_POD_NAMESPACE": NAME}
 #: It always reads its certificate from this folder; there is no option for it.
 _FOLDER = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - fixed in its code
-_PORT = 18080
 _CERTIFICATE = f"{NAME}-webhook-cert"
 _WEBHOOK = f"validator.{NAME}.kubeflow.org"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -58,11 +66,12 @@ def _webhook() -> dict[str, Any]:
     return {"metadata": {"name": _WEBHOOK}, "webhooks": [one]}
 
 
-def words(plane: ControlPlane) -> list[str]:
+def words(plane: ControlPlane, mode: str = "open") -> list[str]:
     """Return its command line: one kind, and ports that are not in use."""
-    ports = [f"--metrics-bind-address=127.0.0.1:{_PORT}", f"--health-probe-bind-address=127.0.0.1:{_PORT + 1}"]
-    server = [f"--kubeconfig={plane.kubeconfig(USERS['peer'])}", f"--webhook-server-port={_PORT + 2}"]
-    return [str(program()), "--enable-scheme=tfjob", "--zap-log-level=error", *FAST, *ports, *server]
+    metrics, health, webhook = free_ports(3)
+    ports = [f"--metrics-bind-address=127.0.0.1:{metrics}", f"--health-probe-bind-address=127.0.0.1:{health}"]
+    server = [f"--kubeconfig={plane.kubeconfig(USERS['peer'])}", f"--webhook-server-port={webhook}"]
+    return [str(program()), "--enable-scheme=tfjob", "--zap-log-level=error", *MODES[mode], *ports, *server]
 
 
 def certify(plane: ControlPlane, operator: Process) -> None:
@@ -81,7 +90,40 @@ def certify(plane: ControlPlane, operator: Process) -> None:
 
 def version() -> str:
     """Return the version that is recorded in its program."""
-    words = ["go", "version", "-m", str(program())]
-    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout  # noqa: S603 - about a file
-    found = [line.split()[2] for line in said.splitlines() if line.split()[:1] == ["mod"]]
+    lines = [line.split() for line in _go("version", "-m", str(program())).splitlines()]
+    found = [words[2] for words in lines if words[:1] in (["mod"], ["dep"]) and words[1] == MODULE]
     return found[0] if found else "of an unknown version"
+
+
+def check() -> None:
+    """Raise MissingError, with one line, if its program or its CRDs are not there."""
+    path = program()
+    if not path:
+        raise MissingError("TRAINING_OPERATOR_BIN is not set; `python bench/operator --help` says how to install it")
+    if not os.access(path, os.X_OK):
+        raise MissingError(f"TRAINING_OPERATOR_BIN={path} is not a program")
+    crd()
+
+
+def crd() -> Path:
+    """Return the file of its TFJob CRD, from TRAINING_OPERATOR_CRDS or from Go's module cache."""
+    given = os.environ.get("TRAINING_OPERATOR_CRDS")
+    cache = Path(_go("env", "GOMODCACHE").strip() or ".")
+    file = Path(given or cache / f"{MODULE}@{version()}" / "manifests" / "base" / "crds") / "kubeflow.org_tfjobs.yaml"
+    if not file.exists():
+        raise MissingError(f"{file} does not exist; set TRAINING_OPERATOR_CRDS to the folder of the peer's CRDs")
+    return file
+
+
+def install_crd(plane: ControlPlane) -> None:
+    """Install its TFJob CRD and wait until the API server serves it."""
+    plane.kubectl("apply", "--server-side", "-f", str(crd()))
+    await_crds(plane)
+
+
+def _go(*words: str) -> str:
+    """Return the output of a go command; nothing if there is no Go."""
+    go = shutil.which("go")
+    if not go:
+        return ""
+    return subprocess.run([go, *words], capture_output=True, text=True, check=False).stdout  # noqa: S603 - only reads

@@ -1,60 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the operator and the floor in turn, at several sizes; then the operator alone with more and more jobs."""
 
-import asyncio
-import json
+import argparse
 import os
 import platform
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import aiohttp
 import msgspec
 import peer
 from cluster_binaries import MissingError, find, version
-from cluster_install import install_crds
-from cluster_nodes import fake_nodes
 from cluster_plane import ControlPlane
-from cluster_process import Process
-from drive import RUNS, Place, Result, Sizes, clear, measured, memory, namespace, quantile, quiet, reach, resting
+from contestants import control_plane, running
+from cpu import memory, quiet, resting
+from drive import RUNS, Result, Sizes, clear, fill, measured, quantile
 from shapes import SHAPES, Shape
 
 import trainwright
-from trainwright.crd.rbac import RBAC, rights
-from trainwright.kinds.registry import KINDS
 
 SIZES = (Sizes(100, 4), Sizes(500, 4), Sizes(1000, 4), Sizes(1, 200))
 QUICK = (Sizes(20, 4), Sizes(1, 20))
-FLOOR = Path(__file__).with_name("floor.py")
-HOME = "trainwright"
 #: Seconds for which the CPU of an idle operator is measured.
 REST = 20.0
 
 
-def main(words: list[str]) -> int:
+def main(asked: argparse.Namespace) -> int:
     """Measure and print the tables; without a control plane, print one line."""
-    quick = "--quick" in words
-    runs = next((int(word.partition("=")[2]) for word in words if word.startswith("--runs=")), 1 if quick else 2)
-    asked = next((word.partition("=")[2].split(",") for word in words if word.startswith("--sizes=")), None)
-    sizes = tuple(Sizes(*map(int, one.split("x"))) for one in asked) if asked else QUICK if quick else SIZES
-    parts = [word for word in words if word in ("sizes", "present")] or ["sizes", "present"]
-    kind = next((word.partition("=")[2] for word in words if word.startswith("--kind=")), "genericjob")
-    if kind not in SHAPES:
-        print(f"--kind={kind}: unknown kind; choose one of {', '.join(SHAPES)}", file=sys.stderr)
-        return 2
-    shape = SHAPES[kind]
+    quick, shape = asked.quick, SHAPES[asked.kind]
+    runs = asked.runs or (1 if quick else 2)
+    sizes = asked.sizes or (QUICK if quick else SIZES)
+    parts = asked.parts or ["sizes", "present"]
     try:
         find("etcd", "kube-apiserver", "kubectl")
     except MissingError as missing:
         print(f"SKIPPED: the operator was not measured: {missing}")
         return 0
     _head(runs, shape)
-    with _plane() as plane:
+    with control_plane() as plane:
         if "sizes" in parts:
             _sizes(plane, shape, sizes, runs)
         if "present" in parts:
@@ -76,46 +59,6 @@ def _head(runs: int, shape: Shape) -> None:
     print(f"aiohttp {aiohttp.__version__}, msgspec {msgspec.__version__}, Kubernetes {version()}, {platform.release()}")
     print(f"{os.cpu_count()} processors in total, load {os.getloadavg()[0]:.2f}; {runs} runs of each in turn", end="")
     print(f"; {shape.resource.kind}{f'; peer is {peer.NAME} {peer.version()}' if 'peer' in _who(shape) else ''}\n")
-
-
-@contextmanager
-def _plane() -> Iterator[ControlPlane]:
-    """Start an API server and etcd with our kinds and the operator's rights; no controllers, no scheduler."""
-    with ControlPlane(controllers=False, scheduler=False, first=install_crds) as plane:
-        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
-        items = rights(KINDS, HOME, "", {"kind": "User", "name": "operator", "apiGroup": RBAC})
-        plane.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        yield plane
-
-
-@contextmanager
-def _running(plane: ControlPlane, shape: Shape, what: str) -> Iterator[Place]:
-    """Start one of the operators and the fake nodes, and wait until the operator is ready."""
-    kubeconfig = str(plane.kubeconfig("operator"))
-    words = {
-        "ours": [
-            sys.executable,
-            "-m",
-            "trainwright",
-            "operator",
-            "--kubeconfig",
-            kubeconfig,
-            "--lease",
-            f"{HOME}/operator",
-        ],
-        "floor": [sys.executable, str(FLOOR), kubeconfig, shape.kind],
-        "peer": peer.words(plane),
-    }[what]
-    with TemporaryDirectory() as folder, fake_nodes(plane, 10, binds=True) as kubelet:
-        operator = Process(what, words, Path(folder) / "log", peer.ENVIRONMENT if what == "peer" else None)
-        operator.start()
-        try:
-            if what == "peer":
-                peer.certify(plane, operator)
-            quiet(operator)
-            yield Place(plane, shape, operator, [kubelet, *plane.processes.values()], peer.USERS.get(what, "operator"))
-        finally:
-            operator.end()
 
 
 # -- compared with the floor -----------------------------------------------------------------------------------------
@@ -148,7 +91,7 @@ def _verdict(sizes: Sizes, results: dict[str, list[Result]], what: str) -> str:
 
 
 def _run(plane: ControlPlane, shape: Shape, what: str, sizes: Sizes) -> Result:
-    with _running(plane, shape, what) as place:
+    with running(plane, shape, what) as place:
         result, space = measured(place, sizes)
     clear(plane, shape, space)
     return result
@@ -175,13 +118,13 @@ def _present(plane: ControlPlane, shape: Shape, numbers: tuple[int, ...], new: i
     """Measure new jobs of four pods while more and more other jobs exist: half of them ended, half running."""
     print("| existing jobs | at rest | new jobs | CPU per new job | jobs/s | submit → all pods p99 | RSS | others |")
     print("|---|---|---|---|---|---|---|---|")
-    with _running(plane, shape, "ours") as place:
+    with running(plane, shape, "ours") as place:
         there, operator = 0, place.operator
         for number in numbers:
-            _fill(place, number - there)
+            fill(place, number - there)
             there = number + new
             quiet(operator)
-            rest = resting(operator.pid, REST)
+            rest = resting({"operator": operator}, REST)["operator"]
             result, _ = measured(place, Sizes(new, 4))
             each = 1000 * (result.cpu - rest * result.wall) / new
             print(
@@ -190,12 +133,3 @@ def _present(plane: ControlPlane, shape: Shape, numbers: tuple[int, ...], new: i
                 f" {100 * result.others:.0f} % |",
                 flush=True,
             )
-
-
-def _fill(place: Place, number: int) -> None:
-    """Create jobs of one pod: half of them end, half run forever."""
-    if number <= 0:
-        return
-    for phase, runs in (("Succeeded", "0"), ("Running", "forever")):
-        jobs = [place.shape.manifest(f"there-{index}", 1, runs) for index in range(number // 2)]
-        asyncio.run(reach(place, namespace(place.plane), jobs, phase))
