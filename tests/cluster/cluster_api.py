@@ -60,8 +60,9 @@ class Api:
         while True:
             try:
                 async with self._session.request(verb, path, data=encode(body), headers=headers) as answer:
+                    text = await answer.read()  # aiohttp would close a connection whose answer is not read
                     if answer.status >= 400 and answer.status not in (404, 409):
-                        note(verb, path, answer.status, await answer.text())
+                        note(verb, path, answer.status, text.decode())
                     return answer.status
             except aiohttp.ClientError as error:  # the server is away; a kubelet waits
                 note(verb, path, error)

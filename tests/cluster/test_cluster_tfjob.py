@@ -34,7 +34,7 @@ def test_a_job_succeeds_within_its_budget_of_writes_and_kubectl_can_wait_for_it(
     assert (head.split(), row.split()[:2]) == (["NAME", "STATE", "AGE", "REASON"], ["demo", "Succeeded"])
     assert conditions(jobs, "demo") == ["Created", "Running=False", "Succeeded"]
     calls = plane.audit(mark).where(user="operator", namespace=jobs.namespace)
-    assert len(calls.writes) <= 2 * workers + 4, calls.writes.tally()
+    assert len(calls.writes) <= 2 * workers + 3, calls.writes.tally()
     assert (calls.refused, calls.reads) == ((), ())
 
 

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a pass waits for more events: longer if the API server is slow, and if a pod only got a node."""
+"""How long a pass waits for more events: longer if the API server is slow, and if only counts change."""
 
 import asyncio
 
 import pytest
-from runtime_rig import VIRTUAL, ControllerRig, Run, key
+from msgspec.structs import replace
+from runtime_rig import JOB, VIRTUAL, Call, ControllerRig, Run, key
 
-from trainwright.core.observe import only_got_a_node
+from trainwright.core.observe import is_minor_change
 from trainwright.model.child import ObjectCondition, Pod
 from trainwright.model.job import Body
 from trainwright.runtime.ports import PODS
 from trainwright.runtime.telemetry import Telemetry
-from trainwright.testing.factories import NOW, pod
+from trainwright.testing.factories import NOW, container, pod
 
 pytestmark = VIRTUAL
 WAITS = pod(0, "Pending", node="")
 SCHEDULED = (ObjectCondition("PodScheduled", "True"),)
+RESTARTED = replace(container(), restart_count=1)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +34,51 @@ SCHEDULED = (ObjectCondition("PodScheduled", "True"),)
     ],
 )
 def test_a_pod_that_only_got_a_node(after: Pod, *, expected: bool) -> None:
-    assert only_got_a_node(WAITS, after) is expected
+    assert is_minor_change(WAITS, after, ()) is expected
 
 
 def test_a_pod_that_had_a_node_before_did_not_get_one() -> None:
-    assert not only_got_a_node(pod(0, "Pending", node="node-1"), pod(0, "Pending", node="node-1", conditions=SCHEDULED))
+    after = pod(0, "Pending", node="node-1", conditions=SCHEDULED)
+    assert not is_minor_change(pod(0, "Pending", node="node-1"), after, ())
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        pytest.param(WAITS, True, id="new"),
+        pytest.param(None, False, id="deleted"),
+        pytest.param(pod(0, "Pending", node="", deleting=NOW), False, id="being deleted"),
+        pytest.param(pod(0, "Pending", node="node-1"), False, id="has a node already"),
+        pytest.param(pod(0, "Running", node=""), False, id="runs already"),
+        pytest.param(pod(0, "Pending", node="", conditions=SCHEDULED), False, id="has a condition already"),
+    ],
+)
+def test_a_pod_that_appears(after: Pod | None, *, expected: bool) -> None:
+    assert is_minor_change(None, after, ()) is expected
+
+
+STARTED = pod(0, "Running")
+OTHER_WAITS = pod(1, "Pending")
+
+
+@pytest.mark.parametrize(
+    ("after", "others", "expected"),
+    [
+        pytest.param(STARTED, [OTHER_WAITS], True, id="another pod still waits"),
+        pytest.param(pod(0, "Running", containers=(container(),)), [OTHER_WAITS], True, id="its container runs"),
+        pytest.param(STARTED, [], False, id="the only pod"),
+        pytest.param(STARTED, [pod(1, "Running"), pod(2, "Succeeded")], False, id="the last one"),
+        pytest.param(STARTED, [pod(1, "Pending", role="ps")], False, id="only another role waits"),
+        pytest.param(STARTED, [pod(1, "Pending", deleting=NOW)], False, id="the other one is being deleted"),
+        pytest.param(pod(0, "Running", code=1), [OTHER_WAITS], False, id="a container has ended"),
+        pytest.param(pod(0, "Running", containers=(RESTARTED,)), [OTHER_WAITS], False, id="a container was restarted"),
+        pytest.param(pod(0, "Failed"), [OTHER_WAITS], False, id="it has failed"),
+        pytest.param(pod(0, "Succeeded"), [OTHER_WAITS], False, id="it has succeeded"),
+        pytest.param(pod(0, "Running", labels={}), [OTHER_WAITS], False, id="its labels are gone"),
+    ],
+)
+def test_a_pod_that_runs_for_the_first_time(after: Pod, others: list[Pod], *, expected: bool) -> None:
+    assert is_minor_change(pod(0, "Pending"), after, [after, *others]) is expected
 
 
 def never_starts(_: Body) -> Run:
@@ -67,6 +109,15 @@ async def test_a_pod_that_got_a_node_causes_a_pass_a_second_later() -> None:
         assert await seconds_to_pass(rig) == pytest.approx(1.0, abs=0.05)
 
 
+async def test_a_pod_that_got_a_node_waits_longer_if_the_server_is_slow() -> None:
+    rig = ControllerRig(never_starts, resync=0.0)
+    async with rig.running():
+        await quiet(rig)
+        rig.controller.telemetry.write_seconds = 0.05
+        rig.store.bind(key("train-worker-0"), "node-1")
+        assert await seconds_to_pass(rig) == pytest.approx(3.5, abs=0.05)
+
+
 async def test_another_change_in_this_second_is_handled_at_once() -> None:
     rig = ControllerRig(never_starts, resync=0.0)
     async with rig.running():
@@ -77,7 +128,7 @@ async def test_another_change_in_this_second_is_handled_at_once() -> None:
         assert await seconds_to_pass(rig) == pytest.approx(0.02, abs=0.02)
 
 
-@pytest.mark.parametrize(("write", "delay"), [(0.0, 0.02), (0.1, 0.3), (10.0, 1.0)])
+@pytest.mark.parametrize(("write", "delay"), [(0.0, 0.02), (0.1, 0.6), (10.0, 1.0)])
 async def test_a_pass_waits_longer_if_the_server_is_slow(write: float, delay: float) -> None:
     rig = ControllerRig(never_starts, resync=0.0)
     async with rig.running():
@@ -108,3 +159,22 @@ def test_the_duration_of_writes_follows_the_last_ones() -> None:
     for _ in range(100):
         telemetry.called("update", "tfjobs.kubeflow.org/status", 200, 0.01)
     assert telemetry.write_seconds == pytest.approx(0.01, abs=0.002)
+
+
+@pytest.mark.parametrize(("edits", "passes"), [(False, 1), (True, 2)], ids=["our own write", "an edit at that time"])
+async def test_a_watch_may_report_our_status_before_the_server_answers(*, edits: bool, passes: int) -> None:
+    async def slow_answer(call: Call) -> None:
+        if call.verb == "status":
+            await asyncio.sleep(0.5)
+
+    rig = ControllerRig(never_starts, resync=0.0)
+    rig.wire.after = slow_answer
+    async with rig.running():
+        rig.submit()
+        await rig.until(lambda: rig.phase() == "Pending")
+        before = rig.passes()
+        await asyncio.sleep(0.2)
+        if edits:
+            rig.store.patch(JOB, key(), {"metadata": {"labels": {"a": "b"}}})
+        await asyncio.sleep(3)
+        assert rig.passes() - before == passes

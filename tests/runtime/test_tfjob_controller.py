@@ -55,8 +55,8 @@ async def test_a_job_runs_to_success_within_its_budget_of_writes(workers: int) -
 
     assert conditions(rig) == ["Created", "Succeeded"]
     made = {"create pods": workers, "create services": workers}
-    assert written(rig) == made | {"status tfjobs.kubeflow.org": 2, "create events": 2}
-    assert rig.events() == ["TFJobRunning", "TFJobSucceeded"]
+    assert written(rig) == made | {"status tfjobs.kubeflow.org": 2, "create events": 1}
+    assert rig.events() == ["TFJobSucceeded"]
 
 
 async def test_a_job_of_which_only_some_pods_run_says_that_it_runs_within_seconds() -> None:
@@ -149,7 +149,7 @@ async def test_which_replica_failed_and_how_is_told_in_any_case() -> None:
 
     told = [(one["reason"], one["message"]) for one in rig.store.list(EVENTS)[0]]
     assert ("ExitedWithCode", "Pod: default.train-worker-1 exited with code 3") in told
-    assert sorted(reason for reason, _ in told) == ["ExitedWithCode", "TFJobFailed", "TFJobRunning"]
+    assert sorted(reason for reason, _ in told) == ["ExitedWithCode", "TFJobFailed"]
 
 
 async def test_what_pods_wait_for_is_told_once_for_each_reason() -> None:

@@ -9,7 +9,7 @@ The phase of a live job is also decided here. `Pending` and `Resuming` last unti
 missing replica means `Restarting`. After `Succeeded` or `Failed`, the phase never changes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from msgspec import Struct, to_builtins
@@ -18,13 +18,15 @@ from msgspec.structs import replace
 from trainwright.core import attempts, classify, gate, nodes
 from trainwright.core.classify import classify_pod
 from trainwright.core.nodes import NodeHealth
-from trainwright.model.child import Observed, Pod
+from trainwright.model.child import Observed, Pod, PodStatus
 from trainwright.model.job import Body, Job, Role
 from trainwright.model.ledger import Ledger, Phase, RoleLedger
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, SPARE, Meta
 from trainwright.model.plan import Patch, ReplicaState, RoleState, State
 from trainwright.model.site import Site
 from trainwright.model.units import Time, parse_indexes
+
+_NEW_POD = PodStatus()
 
 
 def is_ours(job: Job, pod: Pod) -> bool:
@@ -83,15 +85,38 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
     return controller is not None and controller.uid == uid
 
 
-def only_got_a_node(before: Pod, after: Pod) -> bool:
-    """Return whether a scheduler has put the pod on a node and nothing else has changed. No replica changes by this."""
-    if before.spec.node_name or not after.spec.node_name:
+def is_minor_change(before: Pod | None, after: Pod | None, pods: Iterable[Pod]) -> bool:
+    """Return whether a change of a pod only changes counts in the status, so that the next pass can wait a little.
+
+    Minor changes: a pod was created, or only got a node, or runs for the first time while another pod of its role still
+    waits. `pods` are the pods of the same job.
+    """
+    if after is None or after.metadata.deletion_timestamp is not None:
         return False
+    if before is None:
+        return not after.spec.node_name and after.status == _NEW_POD
     old, new = before.metadata, after.metadata
     if (old.uid, old.labels, old.owner_references) != (new.uid, new.labels, new.owner_references):
         return False
-    same_deletion = old.deletion_timestamp == new.deletion_timestamp
-    return same_deletion and replace(before.status, conditions=None) == replace(after.status, conditions=None)
+    if not before.spec.node_name:
+        same_status = replace(before.status, conditions=None) == replace(after.status, conditions=None)
+        return bool(after.spec.node_name) and same_status
+    return before.status.phase == "Pending" and _runs_first_time(after) and any(_waits_beside(pod, new) for pod in pods)
+
+
+def _runs_first_time(pod: Pod) -> bool:
+    status = pod.status
+    return status.phase == "Running" and all(
+        one.state is not None and one.state.running is not None and not one.restart_count
+        for one in status.container_statuses or ()
+    )
+
+
+def _waits_beside(pod: Pod, other: Meta) -> bool:
+    """Return whether a pod waits that has the same role as another pod."""
+    meta = pod.metadata
+    is_pending = pod.status.phase == "Pending" and meta.deletion_timestamp is None
+    return is_pending and (meta.labels or {}).get(ROLE) == (other.labels or {}).get(ROLE)
 
 
 class StalePod(Struct, frozen=True, gc=False):

@@ -93,6 +93,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     gangs: tuple[Gang, ...] = ()
     #: True: events report why a pod failed and why it waits, because the conditions of this kind do not report it.
     reports_pods: bool = False
+    #: False: no event reports that a job runs, because the original controller sends none and the condition shows it.
+    reports_running: bool = True
     #: Jobs of this kind may have a time to live, after which the controller deletes them.
     has_ttl: bool = False
     #: The ledger of a job whose status another controller may have written: (status, metadata) -> ledger.

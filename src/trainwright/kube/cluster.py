@@ -147,14 +147,15 @@ class KubeCluster:
     async def replace_status(self, resource: Resource, document: Body) -> Any:
         """Replace the status of an object; the API server ignores changes of all other parts.
 
-        The document contains the labels and annotations, because the server would otherwise record that their managers
-        no longer manage them. It contains no `managedFields`: the server keeps the stored ones.
+        The request contains the labels and annotations, because the server would otherwise record that their managers
+        no longer manage them. It contains no `spec` and no `managedFields`: the server keeps the stored ones, and a
+        spec would only cost it the time to decode pod templates.
         """
         metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
         path = object_path(resource, Key(metadata.get("namespace", ""), metadata["name"]), "status")
         id_ = f"{resource.id}/status"
         if not self._patches_status:
-            body = encode({**document, "metadata": metadata})
+            body = encode({name: value for name, value in document.items() if name != "spec"} | {"metadata": metadata})
             request = Request("update", id_, path, body, idempotent=True, pinned=True)
             try:
                 return decode_object(resource, await self.http.send(request))

@@ -79,6 +79,11 @@ class Cache:
             found = self._sorted[owner] = tuple([children[key] for key in sorted(children)])
         return found
 
+    def siblings(self, child: Any) -> Iterable[Any]:
+        """The children of the same job as this child, in any order. Cheaper than `children_of`; None has none."""
+        meta = self.resource.meta(child) if child is not None else None
+        return self._by_job.get((meta.namespace, _job_uid(meta)), {}).values() if meta is not None else ()
+
     def owners(self) -> tuple[OwnerKey, ...]:
         """The jobs that have children in this cache."""
         return tuple(self._by_job)

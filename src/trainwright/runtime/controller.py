@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from time import thread_time
 
 from trainwright.core import ports
 from trainwright.core.reconcile import reconcile
 from trainwright.errors import ApiError, ConflictError, NotFoundError
+from trainwright.kinds.base import Loaded
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body, Job
 from trainwright.model.meta import Key
@@ -41,9 +41,7 @@ _CONFLICT_RETRY_SECONDS = 1.0
 _COALESCE_PER_DECISION_SECOND = 15.0
 #: If the queue is long or the API server is slow, passes are delayed too, so that each job needs fewer passes: by this
 #: time per queued job, or by this multiple of the duration of a write, up to the maximum. The longest delay applies.
-_COALESCE_PER_QUEUED_JOB_SECONDS, _COALESCE_PER_LATENCY_SECOND, _MAX_LOAD_COALESCE_SECONDS = 0.01, 3.0, 1.0
-#: When a pod has got a node, the next pass waits for this time, because the pod usually starts soon.
-_SCHEDULED_SECONDS = 1.0
+_COALESCE_PER_QUEUED_JOB_SECONDS, _COALESCE_PER_LATENCY_SECOND, _MAX_LOAD_COALESCE_SECONDS = 0.01, 6.0, 1.0
 _DRAIN_POLL_SECONDS = 0.01
 
 
@@ -90,9 +88,9 @@ class Controller:
             self._cluster,
             self._cache,
             self.telemetry,
-            self._queue.add,
+            self._job_changed,
             self._requeue_owners,
-            partial(self._requeue_owners, least=_SCHEDULED_SECONDS),
+            lambda uids: self._requeue_owners(uids, least=self.telemetry.minor_delay),
         )
         async with asyncio.TaskGroup() as group:
             self._tasks = [group.create_task(informer.run()) for informer in running]
@@ -125,6 +123,14 @@ class Controller:
         while self._queue.working and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         return not self._queue.working
+
+    def _job_changed(self, job_key: JobKey) -> None:
+        """Queue a job that has changed. A watch may report our own write before the API server answers the request."""
+        state = self._states.get(job_key)
+        if state is not None and state.is_storing:
+            state.changed_while_storing = True  # `_store_status` finds out whether this was our own write
+        else:
+            self._queue.add(job_key)
 
     def _requeue_owners(self, uids: set[str], least: float = 0.0) -> None:
         """Queue the jobs whose children changed, after at least `least` seconds, so that more events can arrive."""
@@ -223,7 +229,7 @@ class Controller:
         self._job_metrics.set_foreign(job_key, foreign=plan.untouched and bool(job.foreign))
         state.decision_seconds = thread_time() - began
         state.expire(now, {(create.body["kind"], create.name) for create in plan.creates})
-        status_delay = await self._publisher.store(document, loaded, plan, state, now)
+        status_delay = await self._store_status(document, loaded, plan, state, now)
         if state.pending is None and not job.unreadable:
             self._job_metrics.observe(job_key, document, plan.status.ledger)
         await self._executor.carry_out(job, plan, state, now)
@@ -235,6 +241,22 @@ class Controller:
         done = plan.status.ledger.outcome is not None and not plan.changes_objects and not plan.status.cleaning
         state.cleaned_up = done and status_delay is None and state.requeue_seconds is None
         self._schedule_next(job_key, state, plan, status_delay, now)
+
+    async def _store_status(
+        self, document: Body, loaded: Loaded, plan: Plan, state: JobState, now: datetime
+    ) -> float | None:
+        """Store the status, and queue the job if it has another change than ours afterwards."""
+        state.is_storing = True
+        try:
+            return await self._publisher.store(document, loaded, plan, state, now)
+        finally:
+            state.is_storing = False
+            if state.changed_while_storing:
+                state.changed_while_storing = False
+                job_key = (loaded.job.kind, loaded.job.key)
+                cached = self._cache.job(job_key)
+                if cached is None or cached["metadata"]["resourceVersion"] != state.stored_version:
+                    self._queue.add(job_key)
 
     def _state(self, job_key: JobKey, document: Body) -> JobState:
         """The state of this job. A job with the same name and another UID is a new job."""

@@ -39,9 +39,6 @@ Effect = TypeVar("Effect", Create, Delete, Patch)
 _NAME_TAKEN_RETRY_SECONDS = 1.0
 #: If a child of an older job keeps a name for longer than this, the user is told: perhaps the child's node is lost.
 _NAME_TAKEN_REPORT_AFTER = timedelta(seconds=90)
-#: Seconds from the creation of a child to the next pass. The pass is not urgent, because it only updates counts in the
-#: status. If a pod starts earlier, its event causes an earlier pass.
-_CREATED_REQUEUE_SECONDS = 1.0
 
 
 class Executor:
@@ -142,7 +139,8 @@ class Executor:
         try:
             created = await self._counted("create", cache.resource, request, job, create.name)
             if cache.add_written(created):
-                state.requeue_in(_CREATED_REQUEUE_SECONDS)
+                # This pass only updates counts in the status. If a pod starts earlier, its event causes a pass.
+                state.requeue_in(self._telemetry.minor_delay)
         except AlreadyExistsError as error:
             await self._resolve_taken_name(job, create, state, now, error)
         except (TooManyRequestsError, ConflictError):

@@ -8,7 +8,7 @@ with increasing pauses and jitter.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from random import random
@@ -16,13 +16,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainwright.core.observe import only_got_a_node
+from trainwright.core.observe import is_minor_change
 from trainwright.errors import ApiError, GoneError
 from trainwright.model.meta import KIND, Key
 from trainwright.runtime.cache import Cache, ClusterCache, JobKey
 from trainwright.runtime.ports import (
     EVERYTHING,
     PODS,
+    SERVICES,
     Cluster,
     ListPage,
     Resource,
@@ -37,9 +38,9 @@ _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 #: A function that is called with the UIDs of jobs whose objects changed and with the keys of these objects.
 Listener = Callable[[set[str], set[Key]], None]
-#: Whether the change of an object, given before and after, is minor; and a function that is called with the UIDs of
-#: jobs whose objects had minor changes.
-MinorChanges = tuple[Callable[[Any, Any], bool], Callable[[set[str]], None]]
+#: Whether the change of an object, given before and after, is minor (the last argument: all children of the same job);
+#: and a function that is called with the UIDs of jobs whose objects had minor changes.
+MinorChanges = tuple[Callable[[Any, Any, Iterable[Any]], bool], Callable[[set[str]], None]]
 
 
 class ListWatch:
@@ -151,7 +152,7 @@ class Informer:
                 # The watch also reports our own writes. These are already in the cache and do not change it.
                 if after is not before:
                     keys.add(key)
-                (minor_jobs if self._is_minor(before, after) else jobs).update(owners)
+                (minor_jobs if owners and self._is_minor(before, after) else jobs).update(owners)
         self._pause = _FIRST_PAUSE_SECONDS
         self._telemetry.watch_events[self.cache.resource.id] += len(changes)
         if self._minor is not None and minor_jobs:
@@ -160,8 +161,7 @@ class Informer:
             self._listener(jobs, keys)
 
     def _is_minor(self, before: Any, after: Any) -> bool:
-        known = before is not None and after is not None
-        return known and self._minor is not None and self._minor[0](before, after)
+        return self._minor is not None and self._minor[0](before, after, self.cache.siblings(after))
 
 
 def informers(
@@ -170,11 +170,11 @@ def informers(
     telemetry: Telemetry,
     job_changed: Callable[[JobKey], None],
     children_changed: Callable[[set[str]], None],
-    pods_got_nodes: Callable[[set[str]], None],
+    children_changed_little: Callable[[set[str]], None],
 ) -> list[Informer]:
     """One informer for each cache. The last two functions are called with the UIDs of the jobs that own the children.
 
-    `pods_got_nodes` is called instead of `children_changed` if schedulers have put pods on nodes.
+    `children_changed_little` is called instead of `children_changed` if children were created or pods got nodes.
     """
     scope, child_scope = cluster_cache.scope, replace(cluster_cache.scope, labels=KIND)
     targets: list[tuple[Cache, Selection, Listener]] = [
@@ -182,11 +182,15 @@ def informers(
         *((cache, child_scope, lambda uids, _: children_changed(uids)) for cache in cluster_cache.children.values()),
         (cluster_cache.nodes.cache, EVERYTHING, lambda _, keys: children_changed(cluster_cache.affected_jobs(keys))),
     ]
-    minor = {PODS.id: (only_got_a_node, pods_got_nodes)}
+    minor = {PODS.id: (is_minor_change, children_changed_little), SERVICES.id: (_is_created, children_changed_little)}
     return [
         Informer(cluster, cache, scope, listener, telemetry, minor.get(cache.resource.id))
         for cache, scope, listener in targets
     ]
+
+
+def _is_created(before: Any, after: Any, _: Iterable[Any]) -> bool:
+    return before is None and after is not None
 
 
 def _each(job_changed: Callable[[JobKey], None], kind: str, _uids: set[str], keys: set[Key]) -> None:

@@ -66,6 +66,10 @@ class JobState:
         self.stale_since: datetime | None = None
         #: The status that says that the job was accepted, while it is not stored.
         self.accepted_status: Body | None = None
+        #: Whether a status is being stored, whether a watch reported a change of the job in that time, and the version
+        #: of the job after the last status was stored.
+        self.is_storing = self.changed_while_storing = False
+        self.stored_version = ""
         #: Fields of the ledger that the API server did not store, because its CRD is older than this operator.
         self.dropped: frozenset[str] = frozenset()
         #: Pairs (role, reason) for which an event has reported that pods wait, and the time of the last check.

@@ -79,6 +79,7 @@ class Publisher:
                 state.accepted_status = status
         else:
             written = await self._executor.store(job, document, status)
+            state.stored_version = written["metadata"]["resourceVersion"]
             self._note_dropped(job, plan.status.ledger, written, state)
             state.pending = state.stale_since = state.accepted_status = None
             if job.invalid and not stored:  # the next pass adds the edit that cannot be applied to this status
@@ -93,7 +94,10 @@ class Publisher:
         exits = (
             exit_events(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.reports_pods else ()
         )
-        return tuple(state.kind.event(job, plan.status, event) for event in (*exits, *plan.events))
+        events = (*exits, *plan.events)
+        if not (every or state.kind.reports_running):
+            events = tuple(event for event in events if event.event_reason is not EventReason.RUNNING)
+        return tuple(state.kind.event(job, plan.status, event) for event in events)
 
     def _rendered(self, loaded: Loaded, stored: Body, state: JobState, now: datetime, result: Status) -> Body:
         """The whole new status. The conditions of an acceptance that is not stored keep their times."""

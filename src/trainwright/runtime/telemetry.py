@@ -61,6 +61,8 @@ class Occupancy:
 
 
 _WRITE_VERBS = frozenset({"create", "update", "patch", "delete"})
+#: Seconds until a pass that only updates counts in the status: at least, per second that a write takes, and at most.
+_MINOR_SECONDS, _MINOR_PER_LATENCY_SECOND, _MAX_MINOR_SECONDS = 1.0, 50.0, 10.0
 #: The weight of the newest write in the average duration of writes.
 _LATENCY_WEIGHT = 0.05
 
@@ -103,6 +105,14 @@ class Telemetry:
         self.api_seconds[verb, resource].observe(seconds)
         if verb in _WRITE_VERBS:
             self.write_seconds += _LATENCY_WEIGHT * (seconds - self.write_seconds)
+
+    @property
+    def minor_delay(self) -> float:
+        """Seconds until a pass after changes that only change counts in the status. More important changes come soon.
+
+        If the API server is slow, pods need longer to start, and such a pass would only use up CPU time.
+        """
+        return min(_MINOR_SECONDS + _MINOR_PER_LATENCY_SECOND * self.write_seconds, _MAX_MINOR_SECONDS)
 
     def expose(self) -> str:
         """All metrics in the Prometheus text format."""

@@ -125,6 +125,7 @@ TFJOB = Kind(
     event=event,
     gangs=gangs.ALL,
     reports_pods=True,
+    reports_running=False,
     has_ttl=True,
     adopted_ledger=adopted_ledger,
     controller_names=("training-operator", "tf-operator", "tf-job-operator"),
