@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An operator that decides nothing: it makes only the writes of ours, at the same moments, with the same client.
 
+Pods and services have the same bytes as ours (`bodies`); statuses and events are about as large as ours.
+
 `compare` starts this program in turn with `trainwright operator`. It assumes that every job is new and will succeed,
 checks neither the manifest nor errors, and has no lease, no queue and no periodic passes.
 
@@ -15,16 +17,16 @@ from typing import Any
 
 sys.path += [str(Path(__file__).resolve().parents[2] / name) for name in ("tests/cluster", "tests")]
 
+from bodies import ChildRequests
 from msgspec import Struct
 from shapes import SHAPES, TIME, Shape
 
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import ConnectionOptions, load
-from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, KIND, ROLE, Key
-from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, SERVICES, Resource, Selection
+from trainwright.model.meta import JOB_UID, KIND, Key
+from trainwright.runtime.ports import CONFIG_MAPS, EVENTS, PODS, Resource, Selection
 
 Body = dict[str, Any]
-PORTS = [{"name": "http", "port": 80}]
 
 
 class Known(Struct):
@@ -52,6 +54,7 @@ class Floor:
     def __init__(self, cluster: KubeCluster, shape: Shape) -> None:
         self._cluster = cluster
         self._shape = shape
+        self._children = ChildRequests(shape)
         self._jobs: dict[str, Known] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: As in our operator, at most 16 jobs start at a time, and jobs that have started do not wait for new ones.
@@ -108,18 +111,15 @@ class Floor:
         async with self._turns:
             if not self._shape.services:  # as in our operator: only a job with a gate is stored before its pods
                 await self._store(known, "Pending")
-            template = self._shape.worker(known.document["spec"])["template"]
-            names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
-            services = [self._cluster.create(SERVICES, service(known, name)) for name in names if self._shape.services]
-            pods = [self._cluster.create(PODS, pod(known, name, template)) for name in names]
-            await asyncio.gather(*services, *pods)
+            await asyncio.gather(*map(self._cluster.http.send, self._children.of(known.document)))
 
     async def _tell(self, known: Known) -> None:
         await self._cluster.create(CONFIG_MAPS, addresses(known))
 
     async def _say(self, known: Known, phase: str) -> None:
         await self._store(known, phase)
-        await self._cluster.create(EVENTS, event(known, phase))
+        if phase != "Running" or self._shape.tells_running:
+            await self._cluster.create(EVENTS, event(known, phase))
 
     async def _store(self, known: Known, phase: str) -> None:
         async with known.writing:
@@ -127,38 +127,28 @@ class Floor:
             known.document = await self._cluster.replace_status(self._shape.resource, document)
 
 
-def pod(known: Known, name: str, template: Body) -> Body:
-    body = child(known, "Pod", name)
-    meta = {**body["metadata"], "annotations": template["metadata"]["annotations"]}
-    return {**body, "metadata": meta, "spec": {"restartPolicy": "Never", **template["spec"]}}
-
-
-def service(known: Known, name: str) -> Body:
-    body, ours = child(known, "Service", name), {"clusterIP": "None", "publishNotReadyAddresses": True}
-    return {**body, "spec": {**ours, "selector": body["metadata"]["labels"], "ports": PORTS}}
-
-
 def addresses(known: Known) -> Body:
     data = {"PADDLE_TRAINER_ENDPOINTS": ",".join(known.addresses.values()), "PADDLE_TRAINERS_NUM": str(known.replicas)}
-    return {**child(known, "ConfigMap", known.key.name), "data": data}
-
-
-def child(known: Known, kind: str, name: str) -> Body:
-    """Return the metadata that our operator gives a child."""
-    uid = known.document["metadata"]["uid"]
-    job = known.shape.resource
-    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": known.key.name, "uid": uid}
+    job, key, uid = known.shape.resource, known.key, known.document["metadata"]["uid"]
+    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": key.name, "uid": uid}
     owner |= {"controller": True, "blockOwnerDeletion": True}
-    labels = {KIND: known.shape.kind, JOB_UID: uid, ROLE: "worker", INDEX: name.rpartition("-")[2], ATTEMPT: "0"}
-    meta = {"name": name, "namespace": known.key.namespace, "labels": labels, "ownerReferences": [owner]}
-    return {"apiVersion": "v1", "kind": kind, "metadata": meta}
+    labels = {KIND: known.shape.kind, JOB_UID: uid}
+    meta = {"name": key.name, "namespace": key.namespace, "labels": labels, "ownerReferences": [owner]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
 
 
 def status(known: Known, phase: str) -> Body:
     """Return a status as large as our operator's."""
     names = [f"{known.key.name}-worker-{index}" for index in range(known.replicas)]
     times = {"accepted": TIME, "started": TIME, "running": TIME}
-    ledger = {"phase": phase, "roles": [{"name": "worker", "reached": known.replicas}], "times": times}
+    attempt = {"number": 1, "start": TIME, "running": TIME, "lost": 100}
+    history = {"attempts": [attempt], "begun": TIME, "until": TIME, "lost": {"Start": 100}, "productive": 0, "total": 1}
+    roles = [{"name": "worker", "reached": known.replicas}]
+    ledger: Body = {"phase": phase, "generation": 1, "roles": roles, "times": times, "history": history}
+    if phase == "Succeeded":
+        end = {"at": TIME, "reason": "Rule", "message": "every replica that counts has succeeded"}
+        attempt |= {"end": TIME, "nodes": [f"fake-{index}" for index in range(min(known.replicas, 8))]}
+        ledger |= {"outcome": {**end, "result": phase}, "verdict": {**end, "decision": phase}}
     return {**known.shape.status(phase, names), "trainwright": ledger}
 
 

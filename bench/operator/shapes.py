@@ -25,6 +25,8 @@ class Shape(Struct, frozen=True):
     #: The part of its status that the floor writes in addition to the ledger.
     status: Callable[[str, list[str]], Body]
     container: str = "main"
+    #: An event reports that a job runs.
+    tells_running: bool = True
     #: Every worker has a service; otherwise the job has a ConfigMap with its workers' addresses.
     services: bool = True
 
@@ -119,6 +121,7 @@ SHAPES = {
             lambda spec: spec["tfReplicaSpecs"]["Worker"],
             _tf_status,
             "tensorflow",
+            tells_running=False,
         ),
         Shape(
             "paddlejob",
