@@ -93,6 +93,7 @@ def test_what_held_it_up_is_told_when_time_has_passed(runner: CommandRunner) -> 
 def test_a_killed_run_leaves_nothing_and_says_nothing(runner: CommandRunner, word: str) -> None:
     with runner.live(demo(worker(POLITE, f": {word}"))) as run:
         run.until("worker-0 | ready")
+        wait(lambda: "Running" in runner.call("events", "demo").stdout)
         run.process.kill()
         run.end()
     wait(lambda: processes(word) == [])
