@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """TFJobs of both versions on a real API server: what is stamped and refused, and that neither changes the other."""
 
+import json
 from typing import Any
 
 import pytest
+from cluster_client import RefusedError
 from cluster_plane import ControlPlane
 
 pytest_plugins = ("cluster_fixtures",)
@@ -68,3 +70,85 @@ def test_what_cannot_be_right_is_refused(
 
     with pytest.raises(Exception, match=said):
         plane.call("PATCH", f"{path('v1', namespace)}/demo", {"spec": change})
+
+
+TYPES = "tfReplicaSpecs may only have the types Chief, Evaluator, Master, PS, Worker"
+CHIEFS = "must not have more than 1 Chief or Master role"
+NONE = "tfReplicaSpecs must have at least one replica in all"
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"Worker": 1}, ""),
+        ({"worker": 1, "pS": 1, "CHIEF": 1, "eval": 0}, ""),
+        ({"wor\u212aer": 1}, ""),  # the Kelvin sign, which is a K in another case
+        ({"Master": 1, "Worker": 1, "PS": 1, "Evaluator": 1}, ""),
+        ({"Worker": 0, "PS": 1}, ""),
+        ({"Worker": 1, "worker": 1}, "tfReplicaSpecs may have Worker once"),
+        ({"Eval": 1, "Evaluator": 1}, "tfReplicaSpecs may have Evaluator once"),
+        ({"chief": 1, "master": 1}, CHIEFS),
+        ({"Chief": 1, "Master": 1}, CHIEFS),
+        ({"Chief": 1, "Workers": 1}, TYPES),
+        ({"": 1}, TYPES),
+        ({"Worker": 0, "PS": 0}, NONE),
+        ({"Other": 0, "PS": 0, "ps": 0}, f"{TYPES}; tfReplicaSpecs may have PS once; {NONE}"),
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_the_rules_say_to_every_spelling_of_types(
+    plane: ControlPlane, namespace: str, version: str, types: dict[str, int], said: str
+) -> None:
+    replica = tfjob(version)["spec"]["tfReplicaSpecs"]["Worker"]
+    specs = {name: replica | {"replicas": count} for name, count in types.items()}
+    answer = ""
+    try:
+        plane.call("POST", f"{path(version, namespace)}?dryRun=All", tfjob(version, tfReplicaSpecs=specs))
+    except RefusedError as error:
+        answer = json.loads(str(error).removeprefix("422: "))["message"]
+
+    assert answer.endswith(said)
+    assert bool(answer) == bool(said)
+
+
+MANAGED = "spec.runPolicy.managedBy is immutable"
+QUEUE = "spec.runPolicy.schedulingPolicy.queue is immutable"
+MANAGER = {"managedBy": "kubeflow.org/training-operator"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, {"suspend": True}, ""),
+        (MANAGER, MANAGER | {"suspend": True}, ""),
+        (None, MANAGER, MANAGED),
+        (MANAGER, None, MANAGED),
+        ({}, {"schedulingPolicy": {"queue": "a"}}, ""),
+        ({"schedulingPolicy": {"queue": "a"}}, {"schedulingPolicy": {"queue": ""}}, ""),
+        ({"schedulingPolicy": {"queue": "a"}}, None, ""),
+        ({"schedulingPolicy": {"queue": "a"}}, {"schedulingPolicy": {"queue": "b"}}, QUEUE),
+        (
+            {"schedulingPolicy": {"queue": "a"}},
+            MANAGER | {"schedulingPolicy": {"queue": "b"}},
+            f"{MANAGED}; {QUEUE}",
+        ),
+    ],
+    ids=str,
+)
+def test_what_the_rules_say_to_every_edit_of_a_run_policy(
+    plane: ControlPlane, namespace: str, before: dict[str, Any] | None, after: dict[str, Any] | None, said: str
+) -> None:
+    given = {} if before is None else {"runPolicy": before}
+    made = plane.call("POST", path("v1", namespace), tfjob("v1", **given))
+    del made["spec"]["trainwright"]
+    spec = {name: value for name, value in made["spec"].items() if name != "runPolicy"}
+    edited = {**made, "spec": spec | ({} if after is None else {"runPolicy": after})}
+    answer = ""
+    try:
+        plane.call("PUT", f"{path('v1', namespace)}/demo", edited)
+    except RefusedError as error:
+        answer = json.loads(str(error).removeprefix("422: "))["message"]
+
+    assert answer.endswith(said)
+    assert bool(answer) == bool(said)

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CRD of TFJob: two versions that keep each other's jobs as they are, and rules that say what `checks` says."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from apiserver import EITHER, OPEN, admit, errors
 from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional, ext_strings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainwright.crd.schema import crd, schema
 from trainwright.kinds.base import load, stored
 from trainwright.kinds.tfjob import TFJOB, wire
-from trainwright.kinds.tfjob.checks import CEL_RULES
 from trainwright.kinds.tfjob.wire import TYPES
 
 Body = dict[str, Any]
+HERE = Path(__file__).parent
 CRD = crd(TFJOB)
 SCHEMAS: dict[str, Body] = {one["name"]: one["schema"]["openAPIV3Schema"] for one in CRD["spec"]["versions"]}
 TEMPLATE: Body = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
@@ -143,19 +146,45 @@ def test_a_status_of_every_sort_survives_storage() -> None:
 
 # -- rules -----------------------------------------------------------------------------------------------------------
 
-_ENV = cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})
-PROGRAMS = [(_ENV.compile(rule), "oldSelf" in rule, message) for rule, message in CEL_RULES]
+_ENV = cel.NewEnv(
+    variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN},
+    extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+)
 
 
-def refusals(new: Body, old: Body | None = None) -> list[str]:
-    """What a server would answer to creating `new`, or to updating `old` to it."""
-    node = SCHEMAS["v1"]["properties"]["spec"]
-    new, old = admit(new, node), admit(old, node)
-    assert errors(new, node) == []
-    asked = [(program, message) for program, transition, message in PROGRAMS if old is not None or not transition]
-    answers = [(program.eval(data={"self": new, "oldSelf": old or {}}), message) for program, message in asked]
-    assert [answer.value() for answer, _ in answers if not isinstance(answer.value(), bool)] == []
-    return [message for answer, message in answers if not answer.value()]
+class Rules:
+    """The rules of a CRD."""
+
+    def __init__(self, definition: Body) -> None:
+        stored = next(one for one in definition["spec"]["versions"] if one["storage"])
+        rules = stored["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"]
+        self._rules = [(_ENV.compile(one["rule"]), "oldSelf" in one["rule"], self._message(one)) for one in rules]
+
+    @staticmethod
+    def _message(rule: Body) -> Any:
+        return _ENV.compile(rule["messageExpression"] if "messageExpression" in rule else f'"{rule["message"]}"')
+
+    def refusals(self, new: Body, old: Body | None = None) -> list[str]:
+        """What a server would answer to creating `new`, or to updating `old` to it."""
+        node = SCHEMAS["v1"]["properties"]["spec"]
+        new, old = admit(new, node), admit(old, node)
+        assert errors(new, node) == []
+        data = {"self": new, "oldSelf": old or {}}
+        asked = [(program, text) for program, transition, text in self._rules if old is not None or not transition]
+        answers = [(program.eval(data=data).value(), text) for program, text in asked]
+        assert [answer for answer, _ in answers if not isinstance(answer, bool)] == []
+        return [one for answer, text in answers if not answer for one in text.eval(data=data).value().split("; ")]
+
+
+refusals = Rules(CRD).refusals
+#: The same rules as they were before they were combined: each one separate, without a shortcut.
+SEPARATE = Rules(
+    next(
+        one
+        for one in yaml.safe_load_all((HERE / "data" / "closed-crds.yaml").read_text(encoding="utf-8"))
+        if one["metadata"]["name"] == CRD["metadata"]["name"]
+    )
+).refusals
 
 
 ONE = replica(1)
@@ -176,6 +205,12 @@ QUEUE = "spec.runPolicy.schedulingPolicy.queue is immutable"
         ({"Chief": ONE, "master": ONE}, ["must not have more than 1 Chief or Master role"]),
         ({"Worker": replica(0)}, ["tfReplicaSpecs must have at least one replica in all"]),
         ({"Worker": replica(0), "PS": replica()}, []),
+        ({"Master": ONE, "Worker": ONE}, []),
+        ({"Chief": ONE, "Master": ONE}, ["must not have more than 1 Chief or Master role"]),
+        (
+            {"Wroker": replica(0), "PS": replica(0), "ps": replica(0)},
+            [UNKNOWN, "tfReplicaSpecs may have PS once", "tfReplicaSpecs must have at least one replica in all"],
+        ),
     ],
     ids=str,
 )
@@ -204,7 +239,9 @@ def test_what_a_server_says_to_a_changed_job(before: Body, after: Body, expected
     assert refusals(spec(**after), spec(**before)) == expected
 
 
-keys = st.sampled_from(["Worker", "worker", "PS", "Chief", "MASTER", "Eval", "Evaluator", "Other", "work"])
+keys = st.sampled_from(
+    ["Worker", "worker", "PS", "Chief", "Master", "MASTER", "Eval", "Evaluator", "Other", "work", ""]
+)
 specs = st.dictionaries(keys, st.builds(replica, st.none() | st.integers(0, 2)), min_size=1, max_size=4)
 
 
@@ -215,6 +252,18 @@ def test_a_server_refuses_exactly_what_the_checks_refuse(types: Body) -> None:
     errors = load(TFJOB, job(types=types)).errors
 
     assert bool(refused) == bool(errors), (refused, errors)
+
+
+managers = st.sampled_from(["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"])
+queues = st.fixed_dictionaries({}, optional={"queue": st.sampled_from(["", "a", "b"])})
+policies = st.fixed_dictionaries({}, optional={"managedBy": managers, "schedulingPolicy": queues})
+edited = st.fixed_dictionaries({"tfReplicaSpecs": specs}, optional={"runPolicy": policies})
+
+
+@settings(deadline=None, max_examples=300)
+@given(edited, st.none() | edited)
+def test_combined_rules_say_what_separate_rules_say(new: Body, old: Body | None) -> None:
+    assert refusals(new, old) == SEPARATE(new, old)
 
 
 def test_everything_that_a_rule_walks_over_is_bounded() -> None:

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, UnsetType, structs
 
 from trainwright import __version__
 from trainwright.kinds.base import Column, Kind, Version
+from trainwright.kinds.cel import CelRule, CombinedRule
 from trainwright.model.job import Body
 from trainwright.model.meta import PREFIX
 
@@ -100,12 +101,17 @@ def _column(column: Column) -> Body:
     return shown | ({"priority": column.priority} if column.priority else {})
 
 
-def _with_rules(whole: Body, rules: tuple[tuple[str, str], ...]) -> Body:
+def _with_rules(whole: Body, rules: tuple[CelRule | CombinedRule, ...]) -> Body:
     """Add the CEL rules of a kind to the whole of `spec`, so that a rule also sees fields that appear or disappear."""
     if rules:
-        validations = [{"rule": rule, "message": message} for rule, message in rules]
-        whole["properties"]["spec"]["x-kubernetes-validations"] = validations
+        whole["properties"]["spec"]["x-kubernetes-validations"] = [_validation(rule) for rule in rules]
     return whole
+
+
+def _validation(rule: CelRule | CombinedRule) -> Body:
+    if isinstance(rule, CombinedRule):
+        return {"rule": rule.rule, "message": rule.message, "messageExpression": rule.message_expression}
+    return {"rule": rule[0], "message": rule[1]}
 
 
 def schema(wire: type[Any], stamps: Mapping[str, str] | None = None) -> Body:

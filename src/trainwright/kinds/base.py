@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.kinds import annotations, template
+from trainwright.kinds.cel import CelRule, CombinedRule
 from trainwright.kinds.decode import Misspelt, Reading, examine, read, with_stand_ins
 from trainwright.kinds.scalars import Manifest, item, under, with_defaults
 from trainwright.model.event import Emit, JobEvent, default_emit
@@ -79,8 +80,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     suspend: Callable[[Body, bool], Body]
     #: The merge patch that sets the number of replicas of a role of a stored job, or why that is not possible.
     scale: Callable[[Body, str, int], Body | Problem]
-    #: CEL rules for the CRD's `spec`: (rule, message).
-    cel: tuple[tuple[str, str], ...] = ()
+    #: CEL rules for the CRD's `spec`.
+    cel: tuple[CelRule | CombinedRule, ...] = ()
     #: Every served version; the first is the stored version. Empty: only `version` is served, and it adds no defaults.
     versions: tuple[Version, ...] = ()
     #: The phase of a job from its stored `status`; empty if the status has no phase yet.

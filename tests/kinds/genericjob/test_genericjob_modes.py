@@ -9,6 +9,7 @@ from genericjob_driver import Driver, aggregate, condition, container, manifest,
 from trainwright.core.reconcile import reconcile
 from trainwright.kinds.base import load
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.genericjob.checks import CEL_RULES
 from trainwright.model.child import Observed
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger
@@ -340,9 +341,9 @@ def test_services_come_back() -> None:
 
 def test_resume_specs_are_immutable_by_a_rule_on_the_whole_spec() -> None:
     """A transition rule on the field itself would be skipped when the field comes or goes."""
-    rules = dict(GENERICJOB.cel)
+    rules = dict(CEL_RULES)
     messages = [message for message in rules.values() if "cannot be changed" in message]
-    rule = next(rule for rule, message in GENERICJOB.cel if "cannot be changed" in message)
+    rule = next(rule for rule, message in CEL_RULES if "cannot be changed" in message)
 
     assert messages == ["runMode.pause.resumeSpecs cannot be changed after creation"]
     assert rule == (

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from trainwright.kinds.cel import CelRule
 from trainwright.kinds.genericjob.environment import Reference, scan, unknown
 from trainwright.kinds.genericjob.policies import RESTART_SCOPE, SCOPES
 from trainwright.kinds.genericjob.wire import FinishRule, GenericJob, GenericJobSpec, ReplicaSpec, ResumeSpec
@@ -223,9 +224,6 @@ def _reference(path: str, ref: Reference, spec: GenericJobSpec) -> Problem | Non
 
 
 # -- the same checks as CEL ------------------------------------------------------------------------------------------
-
-#: A CEL expression, and the message if it is false.
-CelRule = tuple[str, str]
 
 _DEBUG = "runMode.debug.replicaSpecs"
 _RESUME = "runMode.pause.resumeSpecs"

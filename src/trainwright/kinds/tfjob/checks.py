@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
+from trainwright.kinds.cel import CelRule, CombinedRule
 from trainwright.kinds.scalars import (
     MAX_NAME_LENGTH,
     MAX_REPLICAS,
@@ -191,8 +192,7 @@ def _policy(root: str, path: str, otherwise: str = "''") -> str:
 _MANAGED = " == ".join(_policy(root, "managedBy") for root in ("self", "oldSelf"))
 _QUEUES = [_policy(root, "schedulingPolicy.queue") for root in ("self", "oldSelf")]
 
-#: (rule, message), in the order in which a server reports them.
-CEL_RULES: tuple[tuple[str, str], ...] = (
+_TYPE_RULES: tuple[CelRule, ...] = (
     (
         f"{_CEL_SPECS}.all(t, t.matches('^(?i)({'|'.join(_SPELLINGS.values())})$'))",
         f"tfReplicaSpecs may only have the types {', '.join(TYPES)}",
@@ -203,11 +203,26 @@ CEL_RULES: tuple[tuple[str, str], ...] = (
     ),
     (f"size({_named('chief')}) + size({_named('master')}) <= 1", "must not have more than 1 Chief or Master role"),
     (f"{_CEL_SPECS}.exists(t, {_CEL_SPECS}[t].replicas > 0)", "tfReplicaSpecs must have at least one replica in all"),
+)
+_EDIT_RULES: tuple[CelRule, ...] = (
     (_MANAGED, "spec.runPolicy.managedBy is immutable"),
     (
         f"{_QUEUES[0]} == '' || {_QUEUES[1]} == '' || {_QUEUES[0]} == {_QUEUES[1]}",
         "spec.runPolicy.schedulingPolicy.queue is immutable",
     ),
+)
+#: CEL: every type has its usual spelling, there is only one chief, and a type has replicas.
+_USUAL_TYPES = (
+    f"[{_CEL_SPECS}].all(specs, specs.all(t, t in {list(TYPES)}) && !('Chief' in specs && 'Master' in specs)"
+    " && specs.exists(t, specs[t].replicas > 0))"
+)
+#: CEL: neither version of the job has a field that must stay the same.
+_NOTHING_FIXED = "[?self.?runPolicy, ?oldSelf.?runPolicy].all(p, !has(p.managedBy) && !has(p.schedulingPolicy))"
+
+#: In the order in which a server reports them.
+CEL_RULES: tuple[CombinedRule, ...] = (
+    CombinedRule(_USUAL_TYPES, _TYPE_RULES),
+    CombinedRule(_NOTHING_FIXED, _EDIT_RULES),
 )
 
 
