@@ -21,10 +21,12 @@ from trainwright.crd.rbac import RBAC, rights
 from trainwright.kinds.registry import KINDS
 from trainwright.runtime.ports import PODS
 
-#: Our limits, by the mode of a case. By default our operator has no limit and 16 concurrent reconciles.
+#: Our options, by the mode of a case. By default our operator has no limit and 16 concurrent reconciles. Both operators
+#: log errors only, except that ours logs as usual in the mode "shipped".
+_QUIET = ["--zap-log-level", "error"]
 MODES = {
-    "open": [],
-    "matched": ["--qps", "50", "--burst", "100", "--controller-threads", "8"],
+    "open": _QUIET,
+    "matched": [*_QUIET, "--qps", "50", "--burst", "100", "--controller-threads", "8"],
     "shipped": [],
 }
 NODES = 10
