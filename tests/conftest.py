@@ -83,6 +83,11 @@ def _check_purity() -> None:
         pytest.fail(f"a decision did I/O:\n{found}", pytrace=False)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that wait for whole jobs: at the end of the run, they would leave processors idle."""
+    items.sort(key=lambda item: item.path.parent.name != "e2e")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Two workers for each CPU: most of the time a test waits for processes that it has started."""

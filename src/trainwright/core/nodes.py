@@ -151,9 +151,11 @@ def unhealthy_nodes(job: Job, observed: Observed, site: Site, now: Time) -> Mapp
     known = observed.nodes
     if known is None:
         return {}
-    asked = most_requested_devices(job, site)
     names = {pod.spec.node_name for pod in observed.pods}
     here = [(name, node) for name in names if (node := known.get(name)) is not None]
+    if not here:
+        return {}
+    asked = most_requested_devices(job, site)
     strange = [pair for pair in here if not pair[1].is_healthy or (asked and pair[1].status.allocatable)]
     if not strange:
         return {}

@@ -30,6 +30,8 @@ def endpoints(job: Job) -> tuple[Endpoints, ...]:
 
 def needs_ports(job: Job, site: Site) -> bool:
     """Return whether a replica still needs ports. Only then the engine must collect the ports of other jobs."""
+    if not job.has_ports:
+        return False
     return any(name not in job.ledger.ports for name, _ in _needed_ports(autosize.within_bounds(job), site))
 
 
