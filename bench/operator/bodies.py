@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The children that our operator creates for a job, for the floor: rendered once for each spec, then copied as text.
 
-So the floor sends exactly the bytes that our operator sends, and spends almost no time on them.
+So the floor sends the bytes that our operator sends, and spends almost no time on them. Only a hash of the UID in a
+variable of PaddleJobs differs.
 """
 
 from typing import Any

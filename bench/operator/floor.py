@@ -118,7 +118,7 @@ class Floor:
 
     async def _say(self, known: Known, phase: str) -> None:
         await self._store(known, phase)
-        if phase != "Running" or self._shape.tells_running:
+        if phase != "Running" or self._shape.has_running_event:
             await self._cluster.create(EVENTS, event(known, phase))
 
     async def _store(self, known: Known, phase: str) -> None:

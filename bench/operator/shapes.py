@@ -26,7 +26,7 @@ class Shape(Struct, frozen=True):
     status: Callable[[str, list[str]], Body]
     container: str = "main"
     #: An event reports that a job runs.
-    tells_running: bool = True
+    has_running_event: bool = True
     #: Every worker has a service; otherwise the job has a ConfigMap with its workers' addresses.
     services: bool = True
 
@@ -121,7 +121,7 @@ SHAPES = {
             lambda spec: spec["tfReplicaSpecs"]["Worker"],
             _tf_status,
             "tensorflow",
-            tells_running=False,
+            has_running_event=False,
         ),
         Shape(
             "paddlejob",

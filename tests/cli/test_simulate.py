@@ -244,7 +244,6 @@ def test_the_events_have_the_words_of_the_kind(simulate: Simulated) -> None:
     ]
 
     assert events == [
-        "TFJobRunning: TFJob default/demo is running.",
         "ExitedWithCode: Pod: default.demo-worker-1 exited with code 137",
         "TFJobRestarting: job demo is restarting because Worker replica(s) failed.",
         "TFJobSucceeded: TFJob default/demo successfully completed.",

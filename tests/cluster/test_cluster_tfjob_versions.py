@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """TFJobs of both versions on a real API server: what is stamped and refused, and that neither changes the other."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from cluster_client import RefusedError
 from cluster_plane import ControlPlane
+
+from trainwright.kube.cluster import connected
+from trainwright.kube.config import ConnectionOptions, load
+from trainwright.model.meta import Key
+from trainwright.runtime.ports import JOBS
 
 pytest_plugins = ("cluster_fixtures",)
 VERSIONS = ("v1", "v1alpha2")
@@ -40,6 +46,26 @@ def test_a_label_through_either_version_changes_nothing(
     assert made["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] == DEFAULTS[version]
     assert (after["spec"], after["metadata"]["labels"]) == (made["spec"], {"a": "b"})
     assert after["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_status_takes_no_field_from_those_who_applied_the_job(
+    plane: ControlPlane, namespace: str, version: str
+) -> None:
+    text = json.dumps(tfjob(version, cleanPodPolicy="All") | {"metadata": {"name": "demo", "labels": {"a": "b"}}})
+    plane.kubectl("apply", "-n", namespace, "--server-side", "-f", "-", given=text)
+    where = f"{path('v1', namespace)}/demo"
+    before = plane.call("GET", where)["metadata"]["managedFields"]
+
+    async def store() -> None:
+        async with connected(load(ConnectionOptions(kubeconfig=str(plane.kubeconfig("operator"))))) as cluster:
+            document = await cluster.get(JOBS["tfjob"], Key(namespace, "demo"))
+            await cluster.replace_status(JOBS["tfjob"], {**document, "status": {"startTime": "2026-11-17T12:00:00Z"}})
+
+    asyncio.run(store())
+    after = plane.call("GET", where)
+    assert after["status"] == {"startTime": "2026-11-17T12:00:00Z"}
+    assert [one for one in after["metadata"]["managedFields"] if "subresource" not in one] == before
 
 
 def test_get_shows_the_last_condition(plane: ControlPlane, namespace: str) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
@@ -332,8 +332,7 @@ def test_a_closed_client_cancels_and_refuses_requests(recwarn: pytest.WarningsRe
         for thread in threads:
             thread.join(PATIENCE)
 
-    assert {type(error) for error in ends} <= {CancelledError, UnavailableError}
-    assert len(ends) == 8
+    assert [type(error) for error in ends] == [UnavailableError] * 8
     with pytest.raises(UnavailableError, match="the client is closed"):
         one.send(GET)
     gc.collect()

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from runtime_rig import JOB, VIRTUAL, Call, ControllerRig, Run, key
 
 from trainwright.core.observe import is_minor_change
-from trainwright.model.child import ObjectCondition, Pod
+from trainwright.model.child import ObjectCondition, Pod, PodStatus
 from trainwright.model.job import Body
+from trainwright.model.meta import SPARE
 from trainwright.runtime.ports import PODS
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing.factories import NOW, container, pod
@@ -51,6 +52,8 @@ def test_a_pod_that_had_a_node_before_did_not_get_one() -> None:
         pytest.param(pod(0, "Pending", node="node-1"), False, id="has a node already"),
         pytest.param(pod(0, "Running", node=""), False, id="runs already"),
         pytest.param(pod(0, "Pending", node="", conditions=SCHEDULED), False, id="has a condition already"),
+        pytest.param(pod(0, "Pending", node="", owners=()), False, id="to be adopted"),
+        pytest.param(pod(0, "Pending", node="", attempt=SPARE), False, id="a spare"),
     ],
 )
 def test_a_pod_that_appears(after: Pod | None, *, expected: bool) -> None:
@@ -70,6 +73,12 @@ OTHER_WAITS = pod(1, "Pending")
         pytest.param(STARTED, [pod(1, "Running"), pod(2, "Succeeded")], False, id="the last one"),
         pytest.param(STARTED, [pod(1, "Pending", role="ps")], False, id="only another role waits"),
         pytest.param(STARTED, [pod(1, "Pending", deleting=NOW)], False, id="the other one is being deleted"),
+        pytest.param(STARTED, [pod(1, "Pending", attempt=SPARE)], False, id="the other one is a spare"),
+        pytest.param(STARTED, [OTHER_WAITS] * 300, False, id="too many pods to search"),
+        pytest.param(pod(0, "Running", inits=(RESTARTED,)), [OTHER_WAITS], False, id="an init container was restarted"),
+        pytest.param(
+            replace(STARTED, status=PodStatus("Running", pod_ip="10.0.0.2")), [OTHER_WAITS], False, id="moved"
+        ),
         pytest.param(pod(0, "Running", code=1), [OTHER_WAITS], False, id="a container has ended"),
         pytest.param(pod(0, "Running", containers=(RESTARTED,)), [OTHER_WAITS], False, id="a container was restarted"),
         pytest.param(pod(0, "Failed"), [OTHER_WAITS], False, id="it has failed"),
@@ -78,7 +87,10 @@ OTHER_WAITS = pod(1, "Pending")
     ],
 )
 def test_a_pod_that_runs_for_the_first_time(after: Pod, others: list[Pod], *, expected: bool) -> None:
-    assert is_minor_change(pod(0, "Pending"), after, [after, *others]) is expected
+    before = pod(0, "Pending")
+    if after.status.pod_ip:
+        before = replace(before, status=PodStatus("Pending", pod_ip="10.0.0.1"))
+    assert is_minor_change(before, after, [after, *others]) is expected
 
 
 def never_starts(_: Body) -> Run:
@@ -156,6 +168,9 @@ def test_the_duration_of_writes_follows_the_last_ones() -> None:
         telemetry.called("list", "pods", 200, 9.0)
         telemetry.called("create", "pods", 201, 0.2)
     assert telemetry.write_seconds == pytest.approx(0.2, abs=0.01)
+    telemetry.called("create", "pods", 0, 30.0)  # there was no answer
+    telemetry.called("create", "pods", 201, 30.0)
+    assert telemetry.write_seconds < 0.25
     for _ in range(100):
         telemetry.called("update", "tfjobs.kubeflow.org/status", 200, 0.01)
     assert telemetry.write_seconds == pytest.approx(0.01, abs=0.002)

@@ -9,7 +9,7 @@ The phase of a live job is also decided here. `Pending` and `Resuming` last unti
 missing replica means `Restarting`. After `Succeeded` or `Failed`, the phase never changes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from msgspec import Struct, to_builtins
@@ -27,6 +27,8 @@ from trainwright.model.site import Site
 from trainwright.model.units import Time, parse_indexes
 
 _NEW_POD = PodStatus()
+#: `is_minor_change` searches for waiting pods only in jobs with at most this many pods.
+_MAX_SEARCHED_PODS = 256
 
 
 def is_ours(job: Job, pod: Pod) -> bool:
@@ -85,13 +87,15 @@ def _is_controlled_by(meta: Meta, uid: str) -> bool:
     return controller is not None and controller.uid == uid
 
 
-def is_minor_change(before: Pod | None, after: Pod | None, pods: Iterable[Pod]) -> bool:
-    """Return whether a change of a pod only changes counts in the status, so that the next pass can wait a little.
+def is_minor_change(before: Pod | None, after: Pod | None, pods: Collection[Pod]) -> bool:
+    """Return whether the next pass can wait a little, because no decision depends on this change of a pod.
 
     Minor changes: a pod was created, or only got a node, or runs for the first time while another pod of its role still
-    waits. `pods` are the pods of the same job.
+    waits. `pods` are the pods of the same job. Changes of spares and of pods without a controller are never minor.
     """
     if after is None or after.metadata.deletion_timestamp is not None:
+        return False
+    if after.metadata.controller is None or _is_spare(after):
         return False
     if before is None:
         return not after.spec.node_name and after.status == _NEW_POD
@@ -101,21 +105,24 @@ def is_minor_change(before: Pod | None, after: Pod | None, pods: Iterable[Pod]) 
     if not before.spec.node_name:
         same_status = replace(before.status, conditions=None) == replace(after.status, conditions=None)
         return bool(after.spec.node_name) and same_status
-    return before.status.phase == "Pending" and _runs_first_time(after) and any(_waits_beside(pod, new) for pod in pods)
+    # A search in a large job costs too much, and events of large jobs are handled together anyway.
+    if len(pods) > _MAX_SEARCHED_PODS or not _runs_first_time(before.status, after.status):
+        return False
+    return any(_waits_beside(pod, new) for pod in pods)
 
 
-def _runs_first_time(pod: Pod) -> bool:
-    status = pod.status
-    return status.phase == "Running" and all(
-        one.state is not None and one.state.running is not None and not one.restart_count
-        for one in status.container_statuses or ()
-    )
+def _runs_first_time(before: PodStatus, after: PodStatus) -> bool:
+    if before.phase != "Pending" or after.phase != "Running" or before.pod_ip not in ("", after.pod_ip):
+        return False
+    containers = after.container_statuses or ()
+    restarted = any(one.restart_count for one in (*containers, *(after.init_container_statuses or ())))
+    return not restarted and all(one.state is not None and one.state.running is not None for one in containers)
 
 
 def _waits_beside(pod: Pod, other: Meta) -> bool:
     """Return whether a pod waits that has the same role as another pod."""
     meta = pod.metadata
-    is_pending = pod.status.phase == "Pending" and meta.deletion_timestamp is None
+    is_pending = pod.status.phase == "Pending" and meta.deletion_timestamp is None and not _is_spare(pod)
     return is_pending and (meta.labels or {}).get(ROLE) == (other.labels or {}).get(ROLE)
 
 

@@ -17,7 +17,7 @@ from trainwright.kinds import annotations, template
 from trainwright.kinds.cel import CelRule, CombinedRule
 from trainwright.kinds.decode import Misspelt, Reading, examine, read, with_stand_ins
 from trainwright.kinds.scalars import Manifest, item, under, with_defaults
-from trainwright.model.event import Emit, JobEvent, default_emit
+from trainwright.model.event import Emit, EventReason, JobEvent, default_emit
 from trainwright.model.job import Body, Dialect, Gang, Job, Lifecycle
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
 from trainwright.model.meta import ADOPT, Key, ObjectMeta, Owner
@@ -94,7 +94,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     gangs: tuple[Gang, ...] = ()
     #: True: events report why a pod failed and why it waits, because the conditions of this kind do not report it.
     reports_pods: bool = False
-    #: False: no event reports that a job runs, because the original controller sends none and the condition shows it.
+    #: False: an event reports that a job runs only on request (`--child-events`). The original controller has no such
+    #: event, and the condition shows the same.
     reports_running: bool = True
     #: Jobs of this kind may have a time to live, after which the controller deletes them.
     has_ttl: bool = False
@@ -123,6 +124,10 @@ class Kind(Struct, frozen=True, kw_only=True):
     def singular(self) -> str:
         """The lower-case name."""
         return self.name.lower()
+
+    def reports(self, reason: EventReason) -> bool:
+        """Whether an event with this reason is sent without being requested."""
+        return self.reports_running or reason is not EventReason.RUNNING
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ class CombinedRule:
     @property
     def rule(self) -> str:
         """CEL: the shortcut is true, or every part is."""
-        return f"{self.shortcut} || ({' && '.join(f'({rule})' for rule, _ in self.parts)})"
+        return f"({self.shortcut}) || ({' && '.join(f'({rule})' for rule, _ in self.parts)})"
 
     @property
     def message(self) -> str:
@@ -36,5 +36,11 @@ class CombinedRule:
     @property
     def message_expression(self) -> str:
         """CEL: the messages of all parts that are false. The estimated cost of `join` is above the limit for a CRD."""
-        texts = [f"(({rule}) ? '' : '{message}; ')" for rule, message in self.parts]
+        texts = [f"(({rule}) ? '' : {_literal(f'{message}; ')})" for rule, message in self.parts]
         return f"({' + '.join(texts)} + '$').replace('; $', '')"
+
+
+def _literal(text: str) -> str:
+    """The text as a CEL string."""
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"'{escaped}'"

@@ -2,6 +2,7 @@
 """A `Reader` for servers behind a proxy. It uses aiohttp, which supports every kind of proxy, in a thread."""
 
 import asyncio
+from concurrent.futures import CancelledError
 from threading import Lock, Thread
 
 from trainwright.errors import UnavailableError
@@ -32,13 +33,18 @@ class ProxiedReader(Reader):
         """The body of the answer. Raises ApiError; NoAnswerInTimeError if there is none within `seconds`."""
         with self._lock:
             if self._closed:
-                raise UnavailableError(f"nothing is read from {self._session.server}: the client is closed")
+                raise self._closed_error()
             waiting = asyncio.run_coroutine_threadsafe(self._http.send(request), self._loop)
         try:
             return waiting.result(seconds)
+        except CancelledError:
+            raise self._closed_error() from None
         except TimeoutError:
             waiting.cancel()
             raise NoAnswerInTimeError(f"no answer from {self._session.server}: none within {seconds:g} s") from None
+
+    def _closed_error(self) -> UnavailableError:
+        return UnavailableError(f"nothing is read from {self._session.server}: the client is closed")
 
     def close(self) -> None:
         """Cancel the requests of other threads and close every connection."""

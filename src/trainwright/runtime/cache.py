@@ -9,7 +9,7 @@ changes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -79,7 +79,7 @@ class Cache:
             found = self._sorted[owner] = tuple([children[key] for key in sorted(children)])
         return found
 
-    def siblings(self, child: Any) -> Iterable[Any]:
+    def siblings(self, child: Any) -> Collection[Any]:
         """The children of the same job as this child, in any order. Cheaper than `children_of`; None has none."""
         meta = self.resource.meta(child) if child is not None else None
         return self._by_job.get((meta.namespace, _job_uid(meta)), {}).values() if meta is not None else ()

@@ -8,7 +8,7 @@ with increasing pauses and jitter.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
 from functools import partial
 from random import random
@@ -40,7 +40,7 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 Listener = Callable[[set[str], set[Key]], None]
 #: Whether the change of an object, given before and after, is minor (the last argument: all children of the same job);
 #: and a function that is called with the UIDs of jobs whose objects had minor changes.
-MinorChanges = tuple[Callable[[Any, Any, Iterable[Any]], bool], Callable[[set[str]], None]]
+MinorChanges = tuple[Callable[[Any, Any, Collection[Any]], bool], Callable[[set[str]], None]]
 
 
 class ListWatch:
@@ -170,11 +170,12 @@ def informers(
     telemetry: Telemetry,
     job_changed: Callable[[JobKey], None],
     children_changed: Callable[[set[str]], None],
-    children_changed_little: Callable[[set[str]], None],
+    minor_changes: Callable[[set[str]], None],
 ) -> list[Informer]:
     """One informer for each cache. The last two functions are called with the UIDs of the jobs that own the children.
 
-    `children_changed_little` is called instead of `children_changed` if children were created or pods got nodes.
+    `minor_changes` is called instead of `children_changed` if the next pass can wait a little: services were created,
+    or `is_minor_change` is true for the pods.
     """
     scope, child_scope = cluster_cache.scope, replace(cluster_cache.scope, labels=KIND)
     targets: list[tuple[Cache, Selection, Listener]] = [
@@ -182,14 +183,14 @@ def informers(
         *((cache, child_scope, lambda uids, _: children_changed(uids)) for cache in cluster_cache.children.values()),
         (cluster_cache.nodes.cache, EVERYTHING, lambda _, keys: children_changed(cluster_cache.affected_jobs(keys))),
     ]
-    minor = {PODS.id: (is_minor_change, children_changed_little), SERVICES.id: (_is_created, children_changed_little)}
+    minor = {PODS.id: (is_minor_change, minor_changes), SERVICES.id: (_is_created, minor_changes)}
     return [
         Informer(cluster, cache, scope, listener, telemetry, minor.get(cache.resource.id))
         for cache, scope, listener in targets
     ]
 
 
-def _is_created(before: Any, after: Any, _: Iterable[Any]) -> bool:
+def _is_created(before: Any, after: Any, _: Collection[Any]) -> bool:
     return before is None and after is not None
 
 

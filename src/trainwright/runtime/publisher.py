@@ -94,9 +94,7 @@ class Publisher:
         exits = (
             exit_events(job, job.ledger, plan.status.ledger, every=every) if every or state.kind.reports_pods else ()
         )
-        events = (*exits, *plan.events)
-        if not (every or state.kind.reports_running):
-            events = tuple(event for event in events if event.event_reason is not EventReason.RUNNING)
+        events = [event for event in (*exits, *plan.events) if every or state.kind.reports(event.event_reason)]
         return tuple(state.kind.event(job, plan.status, event) for event in events)
 
     def _rendered(self, loaded: Loaded, stored: Body, state: JobState, now: datetime, result: Status) -> Body:

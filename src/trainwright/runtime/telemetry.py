@@ -65,6 +65,8 @@ _WRITE_VERBS = frozenset({"create", "update", "patch", "delete"})
 _MINOR_SECONDS, _MINOR_PER_LATENCY_SECOND, _MAX_MINOR_SECONDS = 1.0, 50.0, 10.0
 #: The weight of the newest write in the average duration of writes.
 _LATENCY_WEIGHT = 0.05
+#: A write that took longer counts with this duration, because one slow write does not mean that the server is slow.
+_MAX_LATENCY_SECONDS = 0.5
 
 
 class Telemetry:
@@ -103,8 +105,8 @@ class Telemetry:
         """Count a request to the API server. The code is 0 if there was no answer."""
         self.api_calls[verb, resource, str(code) if code else "none"] += 1
         self.api_seconds[verb, resource].observe(seconds)
-        if verb in _WRITE_VERBS:
-            self.write_seconds += _LATENCY_WEIGHT * (seconds - self.write_seconds)
+        if verb in _WRITE_VERBS and code:
+            self.write_seconds += _LATENCY_WEIGHT * (min(seconds, _MAX_LATENCY_SECONDS) - self.write_seconds)
 
     @property
     def minor_delay(self) -> float:

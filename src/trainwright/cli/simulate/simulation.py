@@ -296,7 +296,8 @@ class Simulation:
 
     def _record_events(self, before: Ledger, plan: Plan) -> None:
         """Add the events in the words of the kind."""
-        cluster, emits = self._cluster, list(self._cluster.events)
+        cluster = self._cluster
+        emits = [emit for emit in cluster.events if self._kind.reports(emit.event_reason)]
         if self._kind.reports_pods:
             exits = exit_events(cluster.job, before, plan.status.ledger, every=False)
             emits = [*(self._kind.event(cluster.job, plan.status, one) for one in exits), *emits]
