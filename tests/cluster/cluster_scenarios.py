@@ -161,6 +161,8 @@ def plain(part: Any, key: str = "") -> Any:
         unsaid = {"exitCode"} if part.get("exitCode") in _ENDED else set()
         # Our supervisor knows whether a signal ended the program; a kubelet does not tell.
         unsaid |= {"signal", *_MEASURED}
+        # The next pass after a pod was created waits a second, so a pod may fail before a pass has seen it.
+        unsaid |= {"reached"} if part.get("failed") else set()
         if part.get("code", 0) > 128:
             unsaid |= {"message", "action"}
         if key == "lost":

@@ -19,7 +19,7 @@ SERVICE = {"ports": [{"name": "http", "port": 80}]}
 def test_a_job_succeeds_within_its_budget_of_writes(plane: ControlPlane, jobs: Jobs, replicas: int) -> None:
     """One write for each pod and service, two statuses and two events: the first status also says that it runs."""
     mark = plane.mark()
-    jobs.apply(job("budget", role(replicas=replicas, runs="0.3"), service=SERVICE))
+    jobs.apply(job("budget", role(replicas=replicas, runs="1"), service=SERVICE))
     jobs.until("budget", "Succeeded")
 
     calls = plane.audit(mark).where(user="operator", namespace=jobs.namespace)

@@ -182,7 +182,7 @@ INITIAL_STATES = {
     "deadline": InitialState(
         types=FOUR_TWO,
         pods=all_of(RUNNING),
-        spec=cleaned("All", activeDeadlineSeconds=2),
+        spec=cleaned("All", activeDeadlineSeconds=5),
         kept=0,
         conditions=OVER,
         message=DEADLINE,

@@ -58,7 +58,7 @@ def test_a_status_takes_no_field_from_those_who_applied_the_job(
     before = plane.call("GET", where)["metadata"]["managedFields"]
 
     async def store() -> None:
-        async with connected(load(ConnectionOptions(kubeconfig=str(plane.kubeconfig("operator"))))) as cluster:
+        async with connected(load(ConnectionOptions(kubeconfig=str(plane.kubeconfig())))) as cluster:
             document = await cluster.get(JOBS["tfjob"], Key(namespace, "demo"))
             await cluster.replace_status(JOBS["tfjob"], {**document, "status": {"startTime": "2026-11-17T12:00:00Z"}})
 
