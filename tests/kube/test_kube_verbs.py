@@ -205,16 +205,6 @@ async def test_a_document_is_not_changed_by_the_request_that_contains_it(server:
     assert document["metadata"]["managedFields"] == MANAGED["managedFields"]
 
 
-@pytest.mark.parametrize(("version", "sends_spec"), [(JOB.api_version, False), ("batch.tensorstack.dev/v0", True)])
-async def test_the_spec_is_sent_if_somebody_manages_another_version(
-    server: Server, cluster: KubeCluster, version: str, *, sends_spec: bool
-) -> None:
-    managers = [{"manager": "kubectl", "apiVersion": version, "fieldsV1": {"f:spec": {}}}, {"subresource": "status"}]
-    server.says = [says({**A_JOB, "metadata": A_JOB["metadata"] | {"managedFields": managers}}), says(A_JOB)]
-    await cluster.replace_status(JOB, await cluster.get(JOB, HERE))
-    assert ("spec" in server.asked[1].body, "managedFields" in server.asked[1].body["metadata"]) == (sends_spec, False)
-
-
 async def test_a_status_of_an_object_without_a_place_is_not_sent(server: Server, cluster: KubeCluster) -> None:
     for metadata in ({"namespace": ""}, {"name": ".."}, {"name": "a/b"}):
         with pytest.raises(InvalidError, match=r"metadata\.name"):

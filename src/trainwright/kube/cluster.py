@@ -148,17 +148,14 @@ class KubeCluster:
         """Replace the status of an object; the API server ignores changes of all other parts.
 
         The request contains the labels and annotations, because the server would otherwise record that their managers
-        no longer manage them. It contains no `managedFields`: the server keeps the stored ones. For the same reason it
-        contains the `spec` only if somebody manages fields of another API version; usually the server need not decode
-        the pod templates. So webhooks for the status see an object without a spec.
+        no longer manage them. It contains no `spec` and no `managedFields`: the server keeps the stored ones, and a
+        spec would only cost it the time to decode pod templates. Webhooks for the status see an object without a spec.
         """
-        managers = document["metadata"].get("managedFields") or ()
-        has_versions = any(one.get("apiVersion", resource.api_version) != resource.api_version for one in managers)
         metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
         path = object_path(resource, Key(metadata.get("namespace", ""), metadata["name"]), "status")
         id_ = f"{resource.id}/status"
         if not self._patches_status:
-            parts = {name: part for name, part in document.items() if name != "spec" or has_versions}
+            parts = {name: part for name, part in document.items() if name != "spec"}
             body = encode(parts | {"metadata": metadata})
             request = Request("update", id_, path, body, idempotent=True, pinned=True)
             try:

@@ -3,8 +3,8 @@
 
 In lists of built-in types, objects have no `kind` field, so the decoder adds it. Go writes `null` for an empty list,
 which the decoder accepts. The decoder shortens `managedFields`, which is half of an object's size: it keeps only the
-names of the managers that wrote the status or that use another API version. If one object in a list cannot be decoded,
-the decoder logs a warning and leaves out this object, so that the other objects stay visible.
+names of the managers that wrote the status. If one object in a list cannot be decoded, the decoder logs a warning and
+leaves out this object, so that the other objects stay visible.
 """
 
 import logging
@@ -206,17 +206,10 @@ def _complete(resource: Resource, body: Body) -> Body:
     body.setdefault("kind", resource.kind)
     meta = body.get("metadata")
     if isinstance(meta, dict) and (entries := meta.pop("managedFields", None)):
-        known = [one for one in entries if isinstance(one, dict)]
-        kept = [one for one in known if one.get("subresource") == "status" or _has_other_version(one, body)]
-        if kept:
-            names = ("manager", "subresource", "apiVersion")
-            meta["managedFields"] = [{name: one[name] for name in names if name in one} for one in kept]
+        writers = [one for one in entries if isinstance(one, dict) and one.get("subresource") == "status"]
+        if writers:
+            meta["managedFields"] = [{"manager": one.get("manager"), "subresource": "status"} for one in writers]
     return body
-
-
-def _has_other_version(entry: Body, body: Body) -> bool:
-    version: str = body["apiVersion"]
-    return bool(entry.get("apiVersion", version) != version)
 
 
 def decode(type_: Any, data: bytes | Raw) -> Any:
