@@ -22,7 +22,8 @@ from kube_store import StoreServer, api, status
 from closed_crds import close_status, ledger_of, status_of
 from patience import PATIENCE
 from trainwright.kinds.registry import KINDS
-from trainwright.kube.operator import HealthAddresses, OperatorOptions, _Operator, operate
+from trainwright.kube.health import HealthAddresses
+from trainwright.kube.operator import OperatorOptions, _Operator, operate
 from trainwright.kube.session import ApiSession
 from trainwright.model.job import Body
 from trainwright.model.meta import Key

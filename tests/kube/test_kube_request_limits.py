@@ -6,8 +6,8 @@ import asyncio
 import pytest
 
 from trainwright.errors import UnavailableError, UsageError
+from trainwright.kube.health import split_address
 from trainwright.kube.http import RateLimit, WriteFence
-from trainwright.kube.operator import split_address
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key

@@ -12,6 +12,7 @@ from aiohttp import (
     ClientConnectorDNSError,
     ClientConnectorError,
     ClientConnectorSSLError,
+    ClientError,
     ConnectionTimeoutError,
     ServerDisconnectedError,
 )
@@ -20,6 +21,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from trainwright.cli.main import run
 from trainwright.kube.config import ConnectionOptions, load
 from trainwright.kube.http import advice, describe
+from trainwright.kube.proxy import translated
 
 KEY = ConnectionKey("example.test", 6443, True, True, None, None, None)  # type: ignore[call-arg,arg-type,unused-ignore]
 CONFIG = """\
@@ -76,6 +78,7 @@ def unverified() -> ssl.SSLCertVerificationError:
     ],
 )
 def test_what_happened_and_what_to_try(error: Exception, what: str, todo: str) -> None:
+    error = translated(error) if isinstance(error, ClientError) else error
     assert describe(error, 7.0).startswith(what)
     assert "Connect call" not in describe(error, 7.0)
     assert todo in advice(error)

@@ -149,7 +149,7 @@ def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["
 
 
 async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> int:
-    from trainwright.kube.cluster import connected  # noqa: PLC0415 - imports aiohttp, which is slow
+    from trainwright.kube.cluster import connected  # noqa: PLC0415 - imports asyncio, which is slow
     from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
     from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
     from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise

@@ -250,12 +250,9 @@ def _level(verbosity: int, zap: int | None) -> int:
 
 
 async def _run(given: dict[str, Any]) -> int:
-    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - imports aiohttp, which is slow
-    from trainwright.kube.operator import (  # noqa: PLC0415 - likewise
-        HealthAddresses,
-        OperatorOptions,
-        operate,
-    )
+    from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - imports asyncio, which is slow
+    from trainwright.kube.health import HealthAddresses  # noqa: PLC0415 - likewise
+    from trainwright.kube.operator import OperatorOptions, operate  # noqa: PLC0415 - likewise
 
     connection = ConnectionOptions(
         kubeconfig=given.pop("kubeconfig"),

@@ -34,6 +34,13 @@ class ConnectError(Exception):
         self.cause, self.host = cause, host
 
 
+class ProxyError(ConnectError):
+    """The proxy refused to open a connection to the server. `text` says how."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ConnectionError(text), "")
+
+
 class HttpAnswer(Struct, frozen=True):
     """The whole answer to a request."""
 

@@ -14,13 +14,6 @@ from ssl import SSLCertVerificationError
 from time import perf_counter
 from typing import TypeVar
 
-from aiohttp import (
-    ClientConnectorCertificateError,
-    ClientConnectorError,
-    ClientError,
-    ClientHttpProxyError,
-    ConnectionTimeoutError,
-)
 from msgspec import Struct
 
 from trainwright.errors import (
@@ -34,7 +27,7 @@ from trainwright.errors import (
 )
 from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request, decode_status, error_of
-from trainwright.kube.connection import AnswerStream, ConnectError, HttpAnswer
+from trainwright.kube.connection import AnswerStream, ConnectError, HttpAnswer, ProxyError
 from trainwright.kube.session import ApiSession
 from trainwright.kube.unreachable import no_answer, what_happened, what_to_try
 from trainwright.runtime.election import Elector
@@ -44,8 +37,7 @@ T = TypeVar("T")
 RequestObserver = Callable[[str, str, int, float], None]
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.1, 5.0
 _CONNECT_SECONDS = 10.0
-#: Errors of our own connections and of aiohttp, which is used if there is a proxy.
-_CONNECTION_ERRORS = (ConnectError, ClientError, TimeoutError, OSError)
+_CONNECTION_ERRORS = (ConnectError, TimeoutError, OSError)
 
 
 class RateLimit:
@@ -221,10 +213,9 @@ class HttpClient:
         """The failure of an attempt without an answer. If there was no connection, the server changed nothing."""
         if isinstance(error.__cause__, ApiError):  # the last check of the fence failed, so nothing was sent
             return _FailedAttempt(error.__cause__)
-        not_connected = ConnectError | ClientConnectorError | ConnectionTimeoutError
-        harmless = isinstance(error, not_connected | ClientHttpProxyError)
-        temporary = not isinstance(_cause(error), SSLCertVerificationError | ClientConnectorCertificateError)
-        connecting = isinstance(_cause(error), TimeoutError) and isinstance(error, not_connected)
+        harmless = isinstance(error, ConnectError)
+        temporary = not isinstance(_cause(error), SSLCertVerificationError)
+        connecting = harmless and isinstance(_cause(error), TimeoutError)
         seconds = self._connect_seconds if connecting else self.policy.timeout
         text = no_answer(self.session.server, self.session.origin, describe(error, seconds), advice(error))
         kind = UnavailableError if temporary else UntrustedError
@@ -250,19 +241,15 @@ def _refused(request: Request, answer: HttpAnswer, auth: AuthHeaders) -> _Failed
 
 def describe(error: Exception, seconds: float) -> str:
     """A text about the error. `seconds` is the time for which the client waited for an answer."""
-    if isinstance(error, ClientHttpProxyError):  # the text of the error contains the proxy's URL with the password
-        return f"the proxy says {error.status} {error.message}".rstrip()
     return what_happened(_cause(error), getattr(error, "host", ""), seconds)
 
 
 def advice(error: Exception) -> str:
     """A text about what the user can try; empty if there is no specific advice."""
-    has_connected = not isinstance(error, ConnectError | ClientConnectorError | ConnectionTimeoutError)
-    return "" if has_connected else what_to_try(_cause(error))
+    not_connected = isinstance(error, ConnectError) and not isinstance(error, ProxyError)
+    return what_to_try(_cause(error)) if not_connected else ""
 
 
 def _cause(error: Exception) -> Exception:
     """The error of the operating system or of OpenSSL behind the error of a connection, or the error itself."""
-    if isinstance(error, ConnectError):
-        return error.cause
-    return getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    return error.cause if isinstance(error, ConnectError) else error

@@ -8,11 +8,9 @@ asked to stop, it waits for the current passes and releases the lease.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
-from aiohttp import web
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright import __version__
@@ -29,7 +27,7 @@ from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.cluster import KubeCluster
 from trainwright.kube.config import Access
-from trainwright.kube.etcd import Etcd
+from trainwright.kube.health import HealthAddresses, serve_health
 from trainwright.kube.http import HttpClient, RateLimit, RequestPolicy, WriteFence
 from trainwright.kube.session import ApiSession
 from trainwright.model.job import selected_gangs
@@ -37,7 +35,7 @@ from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
 from trainwright.runtime.election import Elector, LeaseConfig
-from trainwright.runtime.ports import DEFINITIONS, Cluster, Resource, Selection, WallClock, groups_of
+from trainwright.runtime.ports import DEFINITIONS, Cluster, Registry, Resource, Selection, WallClock, groups_of
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
@@ -55,14 +53,6 @@ _DRAIN_SECONDS = 3.0
 #: If an operator still leads this many seconds after its lease expired, it is stuck, and its health check fails.
 _STUCK_SECONDS = 20.0
 _INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
-
-
-class HealthAddresses(Struct, frozen=True):
-    """Where to serve health checks and metrics, as `host:port`. An empty address or `0` means: serve nothing there."""
-
-    everything: str = ""
-    metrics: str = ""
-    probes: str = ""
 
 
 class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
@@ -197,7 +187,7 @@ class _Operator:
         check_gang_scheduler(self._kinds, options.site.gang_scheduler, gang_apis)
         settings = replace(options, extras=pod_groups)
         site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
-        registry = Etcd(site.elastic_server) if site.elastic_server else None
+        registry = _registry(site.elastic_server) if site.elastic_server else None
         return Controller(self._cluster, self._clock, lambda _job: site, settings, self._telemetry, registry)
 
     async def _work(self, controller: Controller) -> None:
@@ -209,6 +199,12 @@ class _Operator:
             raise group.exceptions[0] from None
         finally:
             self._telemetry.leads = False
+
+
+def _registry(servers: str) -> Registry:
+    from trainwright.kube.etcd import Etcd  # noqa: PLC0415 - imports aiohttp, which needs 14 MiB
+
+    return Etcd(servers)
 
 
 # -- checks at the start -----------------------------------------------------------------------------------------------
@@ -246,65 +242,3 @@ def check_gang_scheduler(kinds: Iterable[Kind], scheduler: str, gang_apis: Colle
                     f"--gang-scheduler-name {scheduler}: it needs PodGroups of {gang.api}, which are not installed"
                     + (f"; found {', '.join(usable)}" if usable else "")
                 )
-
-
-# -- health checks and metrics -----------------------------------------------------------------------------------------
-
-#: A function that returns a text about the problem; an empty text means that there is no problem.
-HealthCheck = Callable[[], str]
-_Handler = Callable[[web.Request], Awaitable[web.Response]]
-_METRICS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-
-
-@asynccontextmanager
-async def serve_health(
-    addresses: HealthAddresses, healthy: HealthCheck, ready: HealthCheck, metrics: Callable[[], str]
-) -> AsyncIterator[None]:
-    """Serve `/healthz`, `/readyz` and `/metrics` until the end of the block.
-
-    The server runs in the event loop of the controller: if the loop is stuck, a probe gets no answer and fails.
-    """
-
-    async def measured(_: web.Request) -> web.Response:
-        return web.Response(text=metrics(), headers=_METRICS_HEADERS)
-
-    numbers, probes = {"/metrics": measured}, {"/healthz": _probe(healthy), "/readyz": _probe(ready)}
-    handlers: dict[str, dict[str, _Handler]] = {}
-    for address in (addresses.everything, addresses.metrics):
-        handlers.setdefault(address, {}).update(numbers)
-    for address in (addresses.everything, addresses.probes):
-        handlers.setdefault(address, {}).update(probes)
-    async with AsyncExitStack() as stack:
-        for address, routes in handlers.items():
-            if address not in ("", "0"):
-                await _serve(address, routes, stack)
-        yield
-
-
-async def _serve(address: str, routes: dict[str, _Handler], stack: AsyncExitStack) -> None:
-    app = web.Application()
-    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    host, port = split_address(address)
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from None
-
-
-def _probe(check: HealthCheck) -> _Handler:
-    async def answer(_: web.Request) -> web.Response:
-        problem = check()
-        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
-
-    return answer
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`. `:port` means all addresses of the machine."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"expected an address such as 127.0.0.1:8080 or :8080, found {address!r}")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - the usual meaning of `:port`
