@@ -31,7 +31,7 @@ from trainwright.runtime.telemetry import LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 _EMPTY = Ledger()
-#: The delay of an acceptance grows by this factor with the time that the API server takes for a write.
+#: Each second that a write takes delays the acceptance of a job by this many seconds more, up to the maximum.
 _ACCEPT_PER_LATENCY_SECOND = 300.0
 _MAX_ACCEPT_SECONDS = 30.0
 
