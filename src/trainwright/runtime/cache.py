@@ -80,7 +80,7 @@ class Cache:
         return found
 
     def siblings(self, child: Any) -> Collection[Any]:
-        """The children of the same job as this child, in any order, without the cost of sorting; none if `child` is None."""
+        """The children of the same job as this child, in any order and not sorted; none if `child` is None."""
         meta = self.resource.meta(child) if child is not None else None
         return self._by_job.get((meta.namespace, _job_uid(meta)), {}).values() if meta is not None else ()
 
