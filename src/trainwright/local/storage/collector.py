@@ -17,7 +17,7 @@ from trainwright.model.meta import Key
 from trainwright.runtime.ports import Propagation
 
 if TYPE_CHECKING:
-    from trainwright.local.storage.store import Tables
+    from trainwright.local.storage.tables import Tables
 
 #: The finalizers that the collector itself adds and removes.
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -29,6 +29,8 @@ _DEFAULT_GRACE_SECONDS = 30
 def deleted_metadata(body: Body, now: datetime, grace: int | None, propagation: Propagation) -> Body | None:
     """The metadata after a delete request. None: the object is removed at once; the same dict: nothing changes."""
     metadata = body["metadata"]
+    if _spec_finalizers(body):
+        return metadata if "deletionTimestamp" in metadata else {**metadata, "deletionTimestamp": timestamp(now)}
     seconds, finalizers = _grace_seconds(body, grace), _finalizers(metadata, propagation)
     if not finalizers and not seconds:
         return None
@@ -37,10 +39,22 @@ def deleted_metadata(body: Body, now: datetime, grace: int | None, propagation: 
     return after if finalizers == (metadata.get("finalizers") or []) else {**after, "finalizers": finalizers}
 
 
-def may_be_removed(metadata: Body) -> bool:
+def may_be_removed(body: Body) -> bool:
     """Whether an object is being deleted and has neither a grace period nor a finalizer."""
-    kept = metadata.get("deletionGracePeriodSeconds") or metadata.get("finalizers")
-    return "deletionTimestamp" in metadata and not kept
+    metadata = body["metadata"]
+    if "deletionTimestamp" not in metadata:
+        return False
+    return not (metadata.get("deletionGracePeriodSeconds") or metadata.get("finalizers") or _spec_finalizers(body))
+
+
+def deleted_body(body: Body) -> Body:
+    """The body of an object that is being deleted: the phase of a namespace changes."""
+    return {**body, "status": {"phase": "Terminating"}} if body["kind"] == "Namespace" else body
+
+
+def _spec_finalizers(body: Body) -> list[str]:
+    """The finalizers in the spec of a namespace: the namespace stays until everything in it is deleted."""
+    return (body.get("spec") or {}).get("finalizers") or [] if body["kind"] == "Namespace" else []
 
 
 def waits_for_dependents(metadata: Body) -> bool:
@@ -74,7 +88,7 @@ def _deletion_times(metadata: Body, now: datetime, seconds: int) -> Body:
     if "deletionTimestamp" in metadata:
         due = datetime.fromisoformat(metadata["deletionTimestamp"])
         now = due - timedelta(seconds=metadata["deletionGracePeriodSeconds"])
-    else:
+    elif "generation" in metadata:
         changed["generation"] = metadata["generation"] + 1
     changed["deletionTimestamp"] = timestamp(now + timedelta(seconds=seconds))
     return changed
@@ -110,7 +124,20 @@ class Collector:
         self._dependents: defaultdict[str, _Dependents] = defaultdict(_Dependents)
         self._unchecked: deque[ObjectRef] = deque()
         self._deleting: deque[str] = deque()
-        self._running = False
+        #: Whether `run` is examining objects, and its writes belong to the write that has called it.
+        self.running = False
+
+    def restore(self, objects: Iterable[tuple[ObjectRef, Body]]) -> None:
+        """Register all objects of an earlier engine, and queue what that engine has not finished."""
+        objects = tuple(objects)
+        for ref, metadata in objects:
+            self._places[metadata["uid"]] = ref
+        for ref, metadata in objects:
+            if metadata.get("ownerReferences"):
+                self._adopt(ref, metadata["ownerReferences"])
+        for _, metadata in objects:
+            if "deletionTimestamp" in metadata:
+                self._deleting.append(metadata["uid"])
 
     def added(self, ref: ObjectRef, metadata: Body) -> None:
         """Register a new object."""
@@ -136,9 +163,9 @@ class Collector:
 
     def run(self) -> None:
         """Examine all queued objects, including objects that are queued while this method runs."""
-        if self._running or not (self._unchecked or self._deleting):
+        if self.running or not (self._unchecked or self._deleting):
             return
-        self._running = True
+        self.running = True
         try:
             while self._unchecked or self._deleting:
                 if self._unchecked:
@@ -146,7 +173,7 @@ class Collector:
                 else:
                     self._continue_deletion(self._deleting.popleft())
         finally:
-            self._running = False
+            self.running = False
 
     def _dependents_of(self, uid: str) -> _Dependents:
         return self._dependents.get(uid, _NO_DEPENDENTS)

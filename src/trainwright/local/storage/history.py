@@ -4,6 +4,8 @@
 All watchers of a resource share one log of limited length: a write appends only one entry and wakes the waiting
 watchers. If the log has dropped an entry that a watcher has not read, the watcher must list again (GoneError). The
 result of decoding an object is stored, so that it is decoded once for all watchers, lists and the answer to the write.
+
+If the store has a journal, a write is appended at once but held: watchers see it after `publish`, when it is durable.
 """
 
 from bisect import bisect_right
@@ -51,27 +53,58 @@ class HistoryEntry(Struct, frozen=True, gc=False):
 
 
 class WriteLog:
-    """The last writes to one resource, and the callbacks for the next write."""
+    """The last writes to one resource, and the callbacks for the next write.
 
-    def __init__(self, limit: int) -> None:
-        self._limit, self._trim_at = limit, limit + limit // 4 + 1
+    The log knows nothing of writes up to the version `floor`. With `holds`, entries are held until `publish`.
+    """
+
+    def __init__(self, limit: int, *, floor: int = 0, holds: bool = False) -> None:
+        self._limit, self._trim_at, self._holds = limit, limit + limit // 4 + 1, holds
         self.entries: list[HistoryEntry] = []
         #: The number of dropped entries, and the version of the last dropped entry.
-        self.dropped, self.floor = 0, 0
+        self.dropped, self.floor = 0, floor
+        #: The number of entries at the end that watchers must not see yet.
+        self.held = 0
         self.waiting: list[Callable[[], None]] = []
 
+    def restore(self, entries: list[HistoryEntry]) -> None:
+        """Begin with the writes of an earlier engine. All of them are durable."""
+        self.entries = entries[-self._limit :]
+        if len(entries) > self._limit:
+            self.floor = entries[-self._limit - 1].after.version
+
     def append(self, entry: HistoryEntry) -> None:
-        """Append a write and wake the watchers that wait."""
+        """Append a write and, unless entries are held, wake the watchers that wait."""
+        self.entries.append(entry)
+        if self._holds:
+            self.held += 1
+        if len(self.entries) >= self._trim_at:
+            self._trim()
+        if self.waiting and not self._holds:
+            self._wake()
+
+    def publish(self, version: int) -> bool:
+        """Show the entries up to this version to watchers. Returns whether later entries are still held."""
+        entries, held = self.entries, self.held
+        while held and entries[-held].after.version <= version:
+            held -= 1
+        if held < self.held:
+            self.held = held
+            self._wake()
+        return held > 0
+
+    def _trim(self) -> None:
+        """Drop the oldest entries, but none that is held."""
         entries = self.entries
-        entries.append(entry)
-        if len(entries) >= self._trim_at:
-            surplus = len(entries) - self._limit
+        surplus = len(entries) - max(self._limit, self.held)
+        if surplus > 0:
             self.dropped, self.floor = self.dropped + surplus, entries[surplus - 1].after.version
             del entries[:surplus]
-        if self.waiting:
-            waiting, self.waiting = self.waiting, []
-            for wake in waiting:
-                wake()
+
+    def _wake(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for wake in waiting:
+            wake()
 
     def after(self, version: int) -> int:
         """The number of the first entry after the version. Raises GoneError if later entries were dropped already."""
@@ -93,16 +126,16 @@ class Watch:
 
     def take(self) -> tuple[WatchEvent, ...]:
         """The events since the last call, oldest first. GoneError: the watch was too slow, so the caller must list."""
-        if self._first:
+        log = self._log
+        start, end = self._next - log.dropped, len(log.entries) - log.held
+        if self._first and start <= end:
             first, self._first = self._first, ()
             return first
-        log = self._log
-        start = self._next - log.dropped
-        if start == len(log.entries):
+        if start >= end:
             return ()
         if start < 0:
             raise GoneError("the watch fell behind what is remembered; list again")
-        entries = log.entries[start : start + _BATCH_ENTRIES]
+        entries = log.entries[start : min(start + _BATCH_ENTRIES, end)]
         self._next += len(entries)
         if entries[0].after.version <= self._since:
             entries = [entry for entry in entries if entry.after.version > self._since]
@@ -113,7 +146,8 @@ class Watch:
 
     def wait(self, wake: Callable[[], None]) -> None:
         """Call `wake` once at the next write, or immediately if there is a write that this watch has not read."""
-        if self._first or self._next - self._log.dropped < len(self._log.entries):
+        start, end = self._next - self._log.dropped, len(self._log.entries) - self._log.held
+        if start < end or (self._first and start == end):
             wake()
         else:
             self._wake = wake

@@ -16,17 +16,21 @@ from trainwright.runtime.ports import Selection
 Test = Callable[[Body], bool]
 _LabelTest = Callable[[dict[str, str]], bool]
 _NAME = r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
-_VALUE = r"[-A-Za-z0-9_.]*"
+_VALUE = r"[-A-Za-z0-9_.]{0,63}"
 _LABEL = re.compile(
     rf"\s*(?:(?P<not>!)\s*(?P<absent>{_NAME})"
     rf"|(?P<set>{_NAME})\s+(?P<word>in|notin)\s*\((?P<values>\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*)\)"
     rf"|(?P<one>{_NAME})\s*(?P<sign>==|=|!=)\s*(?P<value>{_VALUE})"
+    rf"|(?P<number>{_NAME})\s*(?P<order>[<>])\s*(?P<limit>-?[0-9]{{1,18}})"
     rf"|(?P<present>{_NAME}))\s*(?:,(?!\s*$)|$)"
 )
 _FIELD = re.compile(
     r"\s*(?P<path>[A-Za-z][A-Za-z0-9]*(?:\.[A-Za-z][A-Za-z0-9]*)*)\s*(?P<sign>==|=|!=)\s*(?P<value>[^,=]*)"
 )
-_EXPECTED = "expected terms like `a=b`, `a!=b`, `a in (b, c)`, `a notin (b, c)`, `a` or `!a`, separated by commas"
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_EXPECTED = (
+    "expected terms like `a=b`, `a!=b`, `a in (b, c)`, `a notin (b, c)`, `a>1`, `a<1`, `a` or `!a`, separated by commas"
+)
 _EXPECTED_FIELDS = "expected terms like `spec.nodeName=b` or `status.phase!=b`, separated by commas"
 
 
@@ -64,6 +68,8 @@ def _term(found: re.Match[str]) -> _LabelTest:
     if found["present"]:
         present = found["present"]
         return lambda have: present in have
+    if found["order"]:
+        return _beyond(found["number"], int(found["limit"]), above=found["order"] == ">")
     if found["word"]:
         values = frozenset(value.strip() for value in found["values"].split(","))
         return _one_of(found["set"], values, wanted=found["word"] == "in")
@@ -75,6 +81,18 @@ def _one_of(name: str, values: frozenset[str], *, wanted: bool) -> _LabelTest:
     if wanted:
         return lambda have: have.get(name) in values
     return lambda have: have.get(name) not in values
+
+
+def _beyond(name: str, limit: int, *, above: bool) -> _LabelTest:
+    """The test for a label whose value is a number above or below a limit."""
+
+    def test(have: dict[str, str]) -> bool:
+        value = have.get(name, "")
+        if not _INTEGER.fullmatch(value):
+            return False
+        return int(value) > limit if above else int(value) < limit
+
+    return test
 
 
 def fields(text: str) -> list[Test]:

@@ -5,29 +5,26 @@ One counter gives every write its version. Every write ends in `Tables`, which u
 and the index of owners together. Bodies are shared and never changed: a write makes a new body, which shares unchanged
 parts with the old body, and a write that changes nothing makes no new version. Nothing here waits, and nothing here
 is thread-safe.
+
+`Store.open` makes a store with a journal, which survives the end of the process. Its methods return before a write is
+durable; `LocalCluster` waits for the journal before it answers.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import ValidationError, convert
-
-from trainwright.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from trainwright.errors import AlreadyExistsError, ConflictError, InvalidError, UnavailableError
 from trainwright.local.storage import metadata as rules
-from trainwright.local.storage.collector import (
-    Collector,
-    ObjectRef,
-    deleted_metadata,
-    may_be_removed,
-    waits_for_dependents,
-)
-from trainwright.local.storage.history import HistoryEntry, StoredObject, Watch, WriteLog, parse
-from trainwright.local.storage.metadata import merge, readable
+from trainwright.local.storage.history import StoredObject, Watch, parse
+from trainwright.local.storage.metadata import merge
 from trainwright.local.storage.selectors import compiled
+from trainwright.local.storage.tables import Hook, Table, Tables
 from trainwright.model.job import Body
-from trainwright.model.meta import Key, Wire
+from trainwright.model.meta import Key
 from trainwright.runtime.ports import (
-    BY_ID,
     EVERYTHING,
     JOBS,
     PODS,
@@ -36,141 +33,16 @@ from trainwright.runtime.ports import (
     Propagation,
     Resource,
     Selection,
-    WatchEventType,
 )
 
-#: An admission hook gets the stored object (None if the object is new) and the object to store. It returns the object
-#: to store, perhaps with added defaults, or raises InvalidError.
-Hook = Callable[[Body | None, Body], Body]
-_ADDED, _MODIFIED, _DELETED = WatchEventType.ADDED, WatchEventType.MODIFIED, WatchEventType.DELETED
-
-
-class _SpecAndStatus(Wire, frozen=True, gc=False):
-    """The fields that are checked in objects of a resource that has no Python type of its own."""
-
-    spec: dict[str, Any] | None = None
-    status: dict[str, Any] | None = None
-
-
-class Table:
-    """The objects of one resource, the log of its writes, and its admission hooks."""
-
-    __slots__ = ("conversion", "hooks", "id", "log", "objects", "resource")
-
-    def __init__(self, resource: Resource, history: int) -> None:
-        self.id = resource.id
-        self.resource = BY_ID.get(self.id, resource)
-        self.objects: dict[Key, StoredObject] = {}
-        self.log = WriteLog(history)
-        self.hooks: list[Hook] = []
-        self.conversion: Callable[[Body], Body] = lambda body: body
-
-    def require(self, key: Key) -> StoredObject:
-        """The object with this key. Raises NotFoundError if it does not exist."""
-        record = self.objects.get(key)
-        if record is None:
-            raise NotFoundError(f"{self.display_name(key)} not found")
-        return record
-
-    def check(self, record: StoredObject) -> None:
-        """Raise InvalidError if readers could not decode the object. The decoded object is kept for readers."""
-        try:
-            if self.resource.type is dict:
-                convert(record.body, _SpecAndStatus)
-            else:
-                record.decoded(self.resource)
-        except ValidationError as error:
-            raise InvalidError(readable(error)) from None
-
-    def display_name(self, key: Key) -> str:
-        """The object's name for error messages."""
-        where = f' in namespace "{key.namespace}"' if key.namespace else ""
-        return f'{self.id} "{key.name}"{where}'
-
-
-class Tables:
-    """All tables, and the counter of versions that they share."""
-
-    def __init__(self, clock: Clock, history: int) -> None:
-        self.clock, self._history = clock, history
-        self._tables: dict[str, Table] = {}
-        self.version = 1
-        self._collector = Collector(self)
-
-    def of(self, resource: Resource) -> Table:
-        """The table of a resource."""
-        table = self._tables.get(resource.id)
-        if table is None:
-            table = self._tables[resource.id] = Table(resource, self._history)
-        return table
-
-    def put(self, table: Table, key: Key, before: StoredObject | None, body: Body, metadata: Body) -> Body:
-        """Write a body with this metadata. The method changes the dict `metadata`.
-
-        If the object is being deleted and has neither a grace period nor a finalizer, it is removed.
-        """
-        version = self.version + 1
-        text = metadata["resourceVersion"] = str(version)
-        record = StoredObject({**body, "metadata": metadata}, version, text)
-        table.check(record)
-        self.version = version
-        if before is None:
-            table.objects[key] = record
-            table.log.append(HistoryEntry(_ADDED, record))
-            self._collector.added(ObjectRef(table.id, key), metadata)
-        elif "deletionTimestamp" in metadata and may_be_removed(metadata):
-            self._remove(table, key, before, record)
-        else:
-            self._change(table, key, before, record)
-        self._collector.run()
-        return record.body
-
-    def delete(self, table: Table, key: Key, grace: int | None, propagation: Propagation) -> None:
-        """Remove an object at once, or mark it as being deleted if it has a grace period or a finalizer."""
-        record = table.objects[key]
-        metadata = deleted_metadata(record.body, self.clock.now(), grace, propagation)
-        if metadata is None:
-            self.version = version = self.version + 1
-            last = {**record.body, "metadata": {**record.body["metadata"], "resourceVersion": str(version)}}
-            self._remove(table, key, record, StoredObject(last, version, str(version)))
-        elif metadata is not record.body["metadata"]:
-            if waits_for_dependents(metadata):
-                self._collector.queue_blocking_dependents(metadata["uid"])
-            self.put(table, key, record, record.body, dict(metadata))
-        self._collector.run()
-
-    def _change(self, table: Table, key: Key, before: StoredObject, after: StoredObject) -> None:
-        table.objects[key] = after
-        table.log.append(HistoryEntry(_MODIFIED, after, before))
-        old, new = before.body["metadata"], after.body["metadata"]
-        if "deletionTimestamp" in new or old.get("ownerReferences") is not new.get("ownerReferences"):
-            self._collector.changed(ObjectRef(table.id, key), old, new)
-
-    def _remove(self, table: Table, key: Key, before: StoredObject, last: StoredObject) -> None:
-        del table.objects[key]
-        table.log.append(HistoryEntry(_DELETED, last, before))
-        self._collector.removed(ObjectRef(table.id, key), before.body["metadata"])
-
-    # -- used by the garbage collector --------------------------------------------------------------------------------
-
-    def metadata(self, ref: ObjectRef) -> Body:
-        """The metadata of an object; empty if it does not exist."""
-        record = self._tables[ref.resource].objects.get(ref.key)
-        return record.body["metadata"] if record is not None else {}
-
-    def set_metadata(self, ref: ObjectRef, metadata: Body) -> None:
-        """Replace the metadata of an object."""
-        table = self._tables[ref.resource]
-        before = table.objects[ref.key]
-        self.put(table, ref.key, before, before.body, metadata)
-
-    def delete_dependent(self, ref: ObjectRef, propagation: Propagation) -> None:
-        """Delete an object with the grace period of its spec."""
-        self.delete(self._tables[ref.resource], ref.key, None, propagation)
-
+if TYPE_CHECKING:
+    from trainwright.local.storage.journal import StoreJournal
 
 #: The status of a new object. A status that its creator sends is ignored.
-_INITIAL_STATUS: dict[str, Body] = {PODS.id: {"status": {"phase": "Pending"}}, **{job.id: {} for job in JOBS.values()}}
+_INITIAL_STATUS: dict[str, Body] = {
+    PODS.id: {"status": {"phase": "Pending"}},
+    **{job.id: {} for job in JOBS.values()},
+}
 
 
 class Store:
@@ -179,24 +51,74 @@ class Store:
     def __init__(self, clock: Clock, *, history: int = 8192) -> None:
         self._tables = Tables(clock, history)
 
+    @classmethod
+    def open(cls, clock: Clock, path: Path, *, history: int = 8192, **options: Any) -> Self:
+        """A store whose objects are kept in the file `path`. The options are those of `StoreJournal`.
+
+        Raises EngineError if the file cannot be used; the file is unchanged then.
+        """
+        # `trainwright run` has no journal, and the import of sqlite3 takes 6 ms.
+        from trainwright.local.storage.journal import StoreJournal  # noqa: PLC0415
+        from trainwright.local.storage.journal_file import JournalFile  # noqa: PLC0415
+
+        store, file = cls(clock, history=history), JournalFile(path)
+        try:
+            content = file.load()
+            store._tables.restore(content)
+            store._tables.attach(StoreJournal(file, content, clock, **options))
+        except InvalidError as error:
+            file.release()
+            raise file.corrupt(str(error)) from None
+        except BaseException:
+            file.release()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Commit everything and close the journal. Blocks for some seconds if the disk is full; then EngineError."""
+        if self.journal is not None:
+            self.journal.close()
+
+    @property
+    def journal(self) -> "StoreJournal | None":
+        """What makes the writes durable; None for a store that exists only in memory."""
+        return self._tables.journal
+
     @property
     def version(self) -> str:
         """The version of the last write."""
         return str(self._tables.version)
 
-    def admit(self, resource: Resource, hook: Hook) -> None:
-        """Call the hook for every new object and for every change, except if only the status changes."""
-        self._tables.of(resource).hooks.append(hook)
+    @property
+    def last_version(self) -> int:
+        """The version of the last write, as a number."""
+        return self._tables.version
+
+    def admit(self, resource: Resource, hook: Hook, *, has_effects: bool = False) -> None:
+        """Call the hook for every new object and for every change, except if only the status changes.
+
+        `has_effects`: the hook changes something else, for example it reserves an address, so a dry run skips it.
+        """
+        table = self._tables.of(resource)
+        (table.effects if has_effects else table.hooks).append(hook)
 
     def convert(self, resource: Resource, conversion: Callable[[Body], Body]) -> None:
         """Convert each new object of the resource to the stored API version. Clients can send any served version."""
         self._tables.of(resource).conversion = conversion
+
+    def now(self) -> datetime:
+        """The time of a write that would be made now."""
+        return self._tables.clock.now()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, resource: Resource, key: Key) -> Body:
         """One object. Raises NotFoundError if it does not exist."""
         return self._tables.of(resource).require(key).body
+
+    def keys(self, resource: Resource) -> AbstractSet[Key]:
+        """The keys of all objects of a resource, as a view that changes with the store."""
+        return self._tables.of(resource).objects.keys()
 
     def list(self, resource: Resource, scope: Selection = EVERYTHING) -> tuple[tuple[Body, ...], str]:
         """The whole objects of a scope, sorted by name, and the version from which a watch continues."""
@@ -230,8 +152,11 @@ class Store:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def create(self, resource: Resource, body: Body) -> Body:
-        """Create an object. The body contains the namespace, and the name or a `generateName`."""
+    def create(self, resource: Resource, body: Body, *, dry_run: bool = False) -> Body:
+        """Create an object. The body contains the namespace, and the name or a `generateName`.
+
+        `dry_run`: check everything, store nothing, and return the object as it would be stored.
+        """
         table = self._tables.of(resource)
         body = rules.new_object(table.resource, table.conversion(body), self._tables.clock.now())
         key = rules.key_of(body)
@@ -244,6 +169,11 @@ class Store:
         for hook in table.hooks:
             body = hook(None, body)
         rules.check(body["metadata"])
+        if dry_run:
+            table.check(StoredObject(body, 0, ""))
+            return body
+        for effect in table.effects:
+            body = effect(None, body)
         return self._tables.put(table, key, None, body, dict(body["metadata"]))
 
     def patch(
@@ -256,6 +186,20 @@ class Store:
             return self._update(table, key, before, merge(before.body, part))
         part = rules.writable(table.resource, before.body, body)
         return self._update_spec(table, key, before, merge(before.body, part))
+
+    def replace(self, resource: Resource, key: Key, document: Body, *, uid: str = "", dry_run: bool = False) -> Body:
+        """Replace an object except its status and the fields that only the store writes.
+
+        ConflictError: the object has another UID, or another version than the document states.
+        """
+        table, before = self._expect(resource, key, document, uid, "")
+        part = rules.writable(table.resource, before.body, document)
+        fixed = {name: value for name, value in before.body["metadata"].items() if name in rules.FIXED_FIELDS}
+        rest: Body = {name: before.body[name] for name in ("apiVersion", "kind", "status") if name in before.body}
+        after: Body = {**part, **rest, "metadata": {**(part.get("metadata") or {}), **fixed}}
+        if rules.same(before.body, after):
+            return before.body
+        return self._update_spec(table, key, before, after, dry_run=dry_run)
 
     def replace_status(self, resource: Resource, document: Body) -> Body:
         """Replace the status of an object. ConflictError: it has another UID or version than the document."""
@@ -323,16 +267,22 @@ class Store:
     def _update(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
         return after if after is before.body else self._tables.put(table, key, before, after, dict(after["metadata"]))
 
-    def _update_spec(self, table: Table, key: Key, before: StoredObject, after: Body) -> Body:
+    def _update_spec(self, table: Table, key: Key, before: StoredObject, after: Body, *, dry_run: bool = False) -> Body:
         if after is before.body:
             return after
-        for hook in table.hooks:
+        asked = after
+        for hook in table.hooks if dry_run else (*table.hooks, *table.effects):
             after = hook(before.body, after)
+        if after is not asked and rules.same(before.body, after):
+            return before.body  # what the client removed are defaults, which the hooks have added again
         metadata = dict(after["metadata"])
         rules.check(metadata)
         rules.check_finalizers(before.body["metadata"], metadata)
-        if rules.spec_changed(before.body, after):
+        if "generation" in metadata and rules.spec_changed(before.body, after):
             metadata["generation"] += 1
+        if dry_run:
+            table.check(StoredObject(after, 0, ""))
+            return {**after, "metadata": metadata}
         return self._tables.put(table, key, before, after, metadata)
 
 
