@@ -49,6 +49,30 @@ def reserved(store: Store, addresses: Addresses, *names: str, job: str = "job") 
     return [hosts[key, name] for name in names], [ports[key, name, 2222] for name in names]
 
 
+def test_an_address_that_only_a_pod_tells_of_stays_its_own() -> None:
+    """The engine before was killed after it created the pod and before it stored the reservation."""
+    store = Store(WallClock())
+    mine = pod(store, "mine", annotations={ADDRESS: "10.129.0.2"})
+    _, addresses = new(store)
+    other = pod(store, "other")
+    assert (mine, other) == ("10.129.0.2", "10.129.0.3")
+    addresses.flush()
+    store.delete(PODS, Key("default", "mine"), grace=0)
+    (left,) = store.list(ADDRESSES)[0]
+    assert left["spec"]["hosts"] == {"other": "10.129.0.3"}
+
+
+def test_an_address_of_a_subnet_that_is_gone_is_replaced() -> None:
+    store, addresses = new(pool=SubnetPool("127.5.0.0/16"))
+    old = pod(store, "worker-0", job(store))
+    addresses.flush()
+    _, later = new(store, SubnetPool("127.6.0.0/16"))
+    (host,), _ = reserved(store, later, "worker-0")
+    assert (old, host) == ("127.5.0.2", "127.6.0.2")
+    waiting = store.get(PODS, Key("default", "worker-0"))  # it has not started
+    assert waiting["metadata"]["annotations"][ADDRESS] == host
+
+
 def endpoints(*names: str) -> tuple[Endpoints, ...]:
     split = [name.rpartition("-") for name in names]
     assert [int(index) for _, _, index in split] == list(range(len(names)))

@@ -122,8 +122,10 @@ async def test_whose_certificates_are_trusted(server: Server, node: NodeCluster,
         ({"sinceSeconds": "60"}, LogPart(since=datetime(2026, 11, 16, 9, 29, tzinfo=UTC))),
         ({"sinceTime": "2026-11-16T10:00:00+01:00"}, LogPart(since=datetime(2026, 11, 16, 9, 0, tzinfo=UTC))),
         ({"sinceSeconds": str(2**63 - 1)}, LogPart(since=NOW - timedelta(seconds=10**9))),
+        ({"follow": "True", "timestamps": "False", "previous": "0"}, LogPart(follow=True)),
+        ({"sinceTime": ""}, LogPart()),
     ],
-    ids=["nothing", "flags", "numbers", "seconds", "time", "for ever"],
+    ids=["nothing", "flags", "numbers", "seconds", "time", "for ever", "Python's flags", "empty time"],
 )
 def test_what_a_request_asks_for(query: dict[str, str], expected: LogPart) -> None:
     assert log_part(query, NOW) == expected
@@ -138,8 +140,10 @@ def test_what_a_request_asks_for(query: dict[str, str], expected: LogPart) -> No
         {"sinceSeconds": "x"},
         {"sinceTime": "now"},
         {"sinceTime": "9999-12-31T23:59:59-23:59"},
+        {"sinceSeconds": "9", "sinceTime": "2026-11-16T10:00:00Z"},
+        {"tailLines": ""},
     ],
-    ids=["negative", "huge", "nothing", "no number", "no time", "no such time"],
+    ids=["negative", "huge", "nothing", "no number", "no time", "no such time", "two times", "empty"],
 )
 def test_what_makes_no_sense_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(InvalidError, match=next(iter(query))):

@@ -44,12 +44,19 @@ class LoopClock:
         return self._first + timedelta(seconds=asyncio.get_running_loop().time())
 
 
+class NoSupervisor:
+    """Stands for a supervisor that was just started: it has no container of this pod."""
+
+    def claim(self, _pod: str) -> list[Body]:
+        return []
+
+
 def accompany(pod: Body, store: Store, clock: Clock, folder: Path) -> PodWorker:
     """Look after the pod. Its containers wait for an earlier pod of its name: no supervisor is needed."""
     given = settings(folder)
     cluster = LocalCluster(store)
     reports, awaited = StatusWriter(cluster, given.delays, print), ConfigMapWaiter(cluster, given.delays)
-    nothing = cast("SupervisorLink", None)
+    nothing = cast("SupervisorLink", NoSupervisor())
     context = AgentContext(
         cluster, nothing, clock, given, reports, NodeDevices(given.devices), OnceNotices(print), awaited
     )

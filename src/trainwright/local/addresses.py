@@ -55,18 +55,21 @@ class Addresses:
         self._hosts: dict[_NamespacedName, tuple[str, str]] = {}
         self._ports: dict[tuple[str, str, int], int] = {}
         self._unwritten: dict[str, OwnerReservations] = {}
+        self._flush_scheduled = False
         #: By job UID: the endpoints and the result of the last `reserve`. A call with equal endpoints gets this result.
         self._reserved: dict[str, tuple[tuple[Endpoints, ...], Reserved]] = {}
         bodies, version = store.list(ADDRESSES)
         for body in bodies:
             self._load(body)
         self._watch, self._watch_pending = store.watch(ADDRESSES, since=version), True
+        for pod in store.list(PODS.whole())[0]:
+            self._claim_of(pod)
 
     # -- reserving ------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Register `admit` in the store."""
-        self._store.admit(PODS, self.admit)
+        self._store.admit(PODS, self.admit, has_effects=True)
 
     def admit(self, before: Body | None, body: Body) -> Body:
         """Write the reserved address into a new pod, unless the pod already has an address."""
@@ -79,10 +82,9 @@ class Addresses:
         return {**body, "metadata": {**meta, "annotations": {**annotations, ADDRESS: host}}}
 
     def _reserve(self, meta: Body, pool: AddressPool | None) -> str:
-        """Reserve an address for a pod. The owner of the address is the pod's controller, or the pod if it has none."""
+        """Reserve an address for a pod."""
         self._release_deleted()
-        owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
-        owner = owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        owner = _controller_of(meta)
         # A user can edit the job and switch host network on or off. The suffix keeps the addresses of both cases apart.
         name = meta["name"] if pool is None else f"{meta['name']}{_HOST_NETWORK_SUFFIX}"
         return self._host_for((meta["namespace"], name), owner, pool or self._pool)
@@ -134,15 +136,18 @@ class Addresses:
         host, previous_owner = self._hosts.get(name, ("", ""))
         if previous_owner == owner["uid"]:
             return host
-        reservations = self._owners.get(owner["uid"])
-        if reservations is None:
-            key = Key(name[0], f"{owner['name']}-{owner['uid'][:8]}")
-            reservations = self._owners[owner["uid"]] = OwnerReservations(key, owner)
         if previous_owner:
             # Another owner had this pod name. The new owner gets the address, so the old owner must not release it.
             self._owners[previous_owner].hosts.pop(name[1], None)
             self._reserved.clear()
-        host = host or pool.take()
+        return self._keep(name, host or pool.take(), owner)
+
+    def _keep(self, name: _NamespacedName, host: str, owner: Body) -> str:
+        """Record that an owner has an address."""
+        reservations = self._owners.get(owner["uid"])
+        if reservations is None:
+            key = Key(name[0], f"{owner['name']}-{owner['uid'][:8]}")
+            reservations = self._owners[owner["uid"]] = OwnerReservations(key, owner)
         self._hosts[name] = host, owner["uid"]
         reservations.hosts[name[1]] = host
         reservations.unwritten.setdefault("hosts", {})[name[1]] = host
@@ -152,18 +157,29 @@ class Addresses:
     # -- storing --------------------------------------------------------------------------------------------------
 
     def _schedule_flush(self, reservations: OwnerReservations) -> None:
-        """Write later, so that one write stores many reservations. This is safe: only a later engine reads them."""
-        if not self._unwritten:
+        """Write later, so that one write stores many reservations. Only a later engine reads them.
+
+        The journal keeps the current write back until then: a later engine must know the address of every pod.
+        """
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             # Without a running event loop the caller must call `flush`.
             with suppress(RuntimeError):
                 asyncio.get_running_loop().call_soon(self.flush)
+            if self._store.journal is not None:
+                self._store.journal.hold()
         self._unwritten[reservations.owner["uid"]] = reservations
 
     def flush(self) -> None:
         """Store all new reservations."""
         pending, self._unwritten = self._unwritten, {}
-        for reservations in pending.values():
-            self._write(reservations)
+        try:
+            for reservations in pending.values():
+                self._write(reservations)
+        finally:
+            if self._flush_scheduled and self._store.journal is not None:
+                self._store.journal.release()
+            self._flush_scheduled = False
 
     def _write(self, reservations: OwnerReservations) -> None:
         spec, reservations.unwritten = reservations.unwritten, {}
@@ -223,13 +239,39 @@ class Addresses:
         reservations.stored = True
         reservations.hosts, reservations.ports = dict(spec.get("hosts") or {}), dict(spec.get("ports") or {})
         self._owners[reservations.owner["uid"]] = reservations
-        for name, host in reservations.hosts.items():
+        for name, host in [*reservations.hosts.items()]:
+            pool = self._pool_of(name)
+            if not pool.contains(host):  # the subnet of the earlier engine is gone: the name gets another address
+                del reservations.hosts[name]
+                continue
             self._hosts[reservations.key.namespace, name] = host, reservations.owner["uid"]
-            self._pool_of(name).claim(host)
+            pool.claim(host)
         for name, ports in reservations.ports.items():
             for requested, port in ports.items():
                 self._ports[reservations.key.namespace, name, int(requested)] = port
                 self._port_pool.claim(port)
+
+    def _claim_of(self, pod: Body) -> None:
+        """Reserve the address of a stored pod again, if the earlier engine ended before it stored the reservation.
+
+        A pod that has not started and whose address is of a subnet that is gone gets another address.
+        """
+        meta, special = pod["metadata"], self._host_pool if pod["spec"].get("hostNetwork") else None
+        host, pool = (meta.get("annotations") or {}).get(ADDRESS), special or self._pool
+        name = meta["name"] if special is None else f"{meta['name']}{_HOST_NETWORK_SUFFIX}"
+        if host and pool.contains(host):
+            if (meta["namespace"], name) not in self._hosts:
+                pool.claim(host)
+                self._keep((meta["namespace"], name), host, _controller_of(meta))
+        elif host and "startTime" not in (pod.get("status") or {}):
+            again = {"annotations": {ADDRESS: self._reserve(meta, special)}}
+            self._store.patch(PODS, Key(meta["namespace"], meta["name"]), {"metadata": again}, uid=meta["uid"])
+
+
+def _controller_of(meta: Body) -> Body:
+    """The owner of a pod's address: the pod's controller, or the pod if it has none."""
+    owners = [one for one in meta.get("ownerReferences") or () if one.get("controller")]
+    return owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
 
 
 def _owner_of(body: Body) -> Body:

@@ -4,17 +4,19 @@
 Standard input is a JSON object with variables for all containers. Their values can be secrets, which must not be in a
 command line. The engine starts one such process per node for `--nodes N`. The agent uses the store through the engine's
 socket and ends with the engine. The supervisor ends with the agent, so killing the agent has the effect of a failed
-node. The agent prints notices as lines on stdout and sends heartbeats; without heartbeats, the engine kills the agent.
+node. Only if the engine is detached (`orphans: keep`), the supervisor and its pods go on, and the next agent attaches
+to them. The agent prints notices as lines on stdout and sends heartbeats; without them, the engine kills the agent.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -23,12 +25,17 @@ from msgspec.structs import replace
 from trainwright.errors import ApiError, EngineError, TrainwrightError
 from trainwright.local.sockets.client import RemoteCluster
 from trainwright.local.sockets.protocol import HeartbeatRequest, connect
+from trainwright.node import adoption
 from trainwright.node.agent import Agent
 from trainwright.node.link import SupervisorLink
+from trainwright.node.node_object import AgentNode
 from trainwright.node.settings import HEARTBEAT, AgentSettings
 from trainwright.node.silence import SilenceLimits
 from trainwright.runtime import purity
 from trainwright.runtime.ports import WallClock
+
+#: On this signal the agent ends and leaves its pods to the next agent, if the engine is detached.
+DETACH_SIGNAL = signal.SIGUSR1
 
 
 class AgentConfig(Struct, frozen=True):
@@ -39,6 +46,8 @@ class AgentConfig(Struct, frozen=True):
     grace: float = 30.0
     #: The file descriptor of the socket through which the engine leases devices to the node.
     leases: int | None = None
+    #: The process ID of the engine. An agent whose engine has already ended must not serve the next engine.
+    engine: int | None = None
 
 
 class _SupervisorLostError(EngineError):
@@ -51,37 +60,70 @@ async def serve(config: AgentConfig) -> None:
     ended: asyncio.Future[float | None] = loop.create_future()
     loop.add_signal_handler(signal.SIGTERM, _set_ended, ended, config.grace)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # the engine handles Ctrl-C
+    loop.add_signal_handler(DETACH_SIGNAL, _set_ended, ended, None)
     async with RemoteCluster(Path(config.socket)) as cluster, RemoteCluster(Path(config.socket)) as engine:
         reader, writer = await asyncio.open_unix_connection(sock=connect(Path(config.socket)))
-        link = await SupervisorLink.begin(config.settings.supervisor(config.leases))
-        if config.leases is not None:
-            os.close(config.leases)  # the supervisor has the descriptor now
-        for notice in link.ready.result()["notices"]:
-            _print_notice(notice)
-        agent = Agent(cluster, link, WallClock(), config.settings, _print_notice)
-        link.on_lost = partial(_supervisor_lost, link.on_lost, ended)
-        heartbeat: HeartbeatRequest = {
-            "node": config.settings.node,
-            "pid": os.getpid(),
-            "supervisor": link.process.pid,
-        }
-        await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before the node has pods
+        heartbeat: HeartbeatRequest = {"node": config.settings.node, "pid": os.getpid(), "supervisor": 0}
         interval = SilenceLimits.of(config.settings.silence_grace).interval
         background = [
             asyncio.create_task(_wait_engine_gone(reader, ended)),
             asyncio.create_task(_send_heartbeats(engine, heartbeat, interval)),
         ]
         try:
-            await agent.start()
-            grace = await ended
-            await (agent.stop(grace) if grace is not None else link.close())
-        except _SupervisorLostError:
-            await agent.leave(0, remove=False)
-            raise
+            link = await _unless_ended(_connect(config, cluster), ended)
+            if link is not None:
+                heartbeat["supervisor"], heartbeat["start"] = link.process.pid, link.process.start
+                await _send_heartbeat(engine, heartbeat)  # the engine must know the supervisor before the node has pods
+                await _run_agent(config, cluster, link, ended)
         finally:
             for task in background:
                 task.cancel()
             writer.close()
+
+
+async def _connect(config: AgentConfig, cluster: RemoteCluster) -> SupervisorLink:
+    settings = config.settings
+    if settings.orphans == "keep":
+        node = AgentNode(cluster, WallClock(), settings)
+        link = await adoption.connect_or_drain(settings.supervisor(config.leases), node, _print_notice)
+    else:
+        link = await SupervisorLink.begin(settings.supervisor(config.leases))
+    if config.leases is not None:
+        os.close(config.leases)  # the supervisor has the descriptor now
+    return link
+
+
+async def _unless_ended(
+    connecting: Coroutine[Any, Any, SupervisorLink], ended: "asyncio.Future[float | None]"
+) -> SupervisorLink | None:
+    """Wait for the supervisor, which can take long if an older one is drained; None if the agent must end before."""
+    task = asyncio.get_running_loop().create_task(connecting)
+    ended.add_done_callback(lambda _: task.cancel())
+    with suppress(asyncio.CancelledError):
+        return await task
+    return None
+
+
+async def _run_agent(
+    config: AgentConfig, cluster: RemoteCluster, link: SupervisorLink, ended: "asyncio.Future[float | None]"
+) -> None:
+    """Run the agent until it must end."""
+    for notice in link.ready.result()["notices"]:
+        _print_notice(notice)
+    agent = Agent(cluster, link, WallClock(), config.settings, _print_notice)
+    link.on_lost = partial(_supervisor_lost, link.on_lost, ended)
+    try:
+        await agent.start()
+        grace = await ended
+        if grace is not None:
+            await agent.stop(grace)
+        elif config.settings.orphans == "keep":
+            await agent.detach()
+        else:
+            await link.close()
+    except _SupervisorLostError:
+        await agent.leave(0, remove=False)
+        raise
 
 
 def _set_ended(ended: "asyncio.Future[float | None]", grace: float | None) -> None:
@@ -130,6 +172,8 @@ def main() -> None:
         kernel.die_with_parent()
     try:
         config = msgspec.json.decode(sys.argv[1], type=AgentConfig)
+        if config.engine is not None and os.getppid() != config.engine:  # it ended before `die_with_parent`
+            sys.exit("node agent: its engine has ended")
         env = msgspec.json.decode(sys.stdin.buffer.read() or b"{}", type=dict[str, str])
         asyncio.run(serve(replace(config, settings=replace(config.settings, env=env))))
     except _SupervisorLostError:

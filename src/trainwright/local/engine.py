@@ -6,7 +6,6 @@ through `engine.cluster`; other processes use the same verbs through `engine.soc
 """
 
 import asyncio
-import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 
 from trainwright.errors import EngineError
 from trainwright.kinds.gangs import T9K_API
+from trainwright.local import run_ids
 from trainwright.local.addresses import Addresses
 from trainwright.local.checks import admission
 from trainwright.local.cluster import LocalCluster
@@ -26,12 +26,13 @@ from trainwright.local.storage.store import Store
 from trainwright.model.child import Node
 from trainwright.model.meta import Key
 from trainwright.model.site import DeviceRules, Site, SizingRules
+from trainwright.model.units import rfc3339
 from trainwright.node.devices.foreign import ForeignProcessWatch
 from trainwright.node.network.pools import BLOCKS, AddressPool, PortPool, SubnetPool, loopback, ranges
 from trainwright.node.settings import HEARTBEAT
 from trainwright.runtime import settings as runtime
 from trainwright.runtime.controller import Controller
-from trainwright.runtime.ports import NODES, WallClock
+from trainwright.runtime.ports import NODES, Clock, WallClock
 
 __all__ = ["Engine", "EngineSettings"]
 
@@ -49,14 +50,17 @@ _DRAIN_SECONDS = 2.0
 class Engine:
     """One engine. The caller calls `start` first and `stop` at the end."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, store: Store | None = None) -> None:
+        """`store` has the objects of an earlier engine, if the settings say that its pods have outlived it."""
         self._settings = settings
         self._clock = WallClock()
-        self.store = Store(self._clock)
+        self.store = store if store is not None else _open_store(self._clock, settings)
         self.cluster = LocalCluster(self.store)
         self._nodes = NodePool(self.cluster, self._clock, settings)
         self._contexts = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        #: Verbs of the socket in addition to those of the store and of this engine. Set them before `start`.
+        self.verbs: dict[str, Verb[Any]] = {}
         #: The runtime (`sandbox` or `process`), and the reason for this choice; `start` sets both values.
         self.runtime, self.choice = settings.runtime, ""
         #: If a part of the engine fails, this future gets the exception. A caller that waits for a job must also wait
@@ -66,14 +70,17 @@ class Engine:
     async def start(self) -> None:
         """Start all parts and return when all nodes are ready. Raises EngineError."""
         admission.install(self.store)
+        if self._settings.detached:
+            run_ids.install(self.store, self._clock)
         await self._nodes.prepare()
         self.runtime, self.choice = self._nodes.runtime, self._nodes.choice
         pool, host_network_pool = self._address_pools()
-        addresses = Addresses(self.store, pool, PortPool(ranges(), start=os.getpid()), host_network_pool)
+        addresses = Addresses(self.store, pool, PortPool(ranges(), start=self._nodes.seed), host_network_pool)
         addresses.install()
         verbs: dict[str, Verb[Any]] = {
             "metrics": Verb(MetricsRequest, self._metrics),
             HEARTBEAT: Verb(HeartbeatRequest, self._nodes.heartbeat),
+            **self.verbs,
         }
         await self._contexts.enter_async_context(serve(self._settings.folder / SOCKET, self.cluster, verbs))
         await self._nodes.start()
@@ -87,7 +94,7 @@ class Engine:
         self._controller_task = self._start_task(self._controller.run())
         self._start_task(Scheduler(self.cluster, self._clock, self._nodes.devices).run())
         self._start_task(ForeignProcessWatch(self._nodes.devices, self._settings.notify).run())
-        if self._settings.revive is None:
+        if self._settings.revive is None and not self._settings.detached:
             self._start_task(self._watch_nodes())
 
     def cleaned_up(self, kind: str, key: Key) -> bool:
@@ -100,20 +107,31 @@ class Engine:
         self._controller_task.cancel()
         await asyncio.gather(self._controller_task, return_exceptions=True)
 
-    async def stop(self, grace: float = 0.0) -> None:
-        """Stop all pods, with a grace period in seconds, and all parts."""
+    @property
+    def trouble(self) -> str:
+        """A problem that lasts, such as a full disk; empty if there is none."""
+        trouble = self.store.journal.trouble if self.store.journal is not None else None
+        return f"{trouble.text} (since {rfc3339(trouble.since)})" if trouble is not None else ""
+
+    async def stop(self, grace: float = 0.0, *, keep_running: bool = False) -> None:
+        """Stop all pods, with a grace period in seconds, and all parts.
+
+        `keep_running`: leave the pods of a detached engine to the next engine of the same folder.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._nodes.stop(grace)
+        await self._nodes.stop(grace, keep_running=keep_running)
         await self._contexts.aclose()
+        if self.store.journal is not None:
+            await asyncio.to_thread(self.store.close)
 
     def _address_pools(self) -> tuple[AddressPool, AddressPool | None]:
         """The addresses for pods, and a second pool for pods with host network if other pods have their own network.
 
         The loopback range depends on the process ID, so that two engines on one machine rarely use the same range.
         """
-        loopback_pool = loopback(f"127.{1 + os.getpid() % 250}.0.0/16")
+        loopback_pool = loopback(f"127.{1 + self._nodes.seed % 250}.0.0/16")
         return (SubnetPool(self._nodes.subnet), loopback_pool) if self._nodes.subnet else (loopback_pool, None)
 
     def _site(self) -> Site:
@@ -155,6 +173,13 @@ class Engine:
 
     async def _metrics(self, _request: MetricsRequest) -> str:
         return self._controller.telemetry.expose()
+
+
+def _open_store(clock: Clock, settings: EngineSettings) -> Store:
+    """The store of an engine: in memory, or with the journal of the settings. Raises EngineError."""
+    if settings.journal is None:
+        return Store(clock)
+    return Store.open(clock, settings.journal, notify=settings.notify)
 
 
 def _host_ports() -> tuple[int, int]:

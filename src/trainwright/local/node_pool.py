@@ -3,14 +3,13 @@
 
 The agent of a single node runs in the engine's process. If there are several nodes, or if lost nodes are started again,
 each agent has its own process (`agents`) and uses the store through the engine's socket. If such an agent is killed,
-its pods end with it, as on a machine that fails.
+its pods end with it, as on a machine that fails. The nodes of a detached engine are different (`detached`).
 """
 
 import asyncio
 import os
 import sys
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -24,16 +23,13 @@ from trainwright.node.devices.pool import DevicePool
 from trainwright.node.environment import passed
 from trainwright.node.link import SupervisorLink
 from trainwright.node.network.pools import lease
-from trainwright.node.settings import CHOSEN, PLAIN, AgentSettings
-from trainwright.node.supervisor.launch import Process
-from trainwright.node.watchdog import fence, unkillable
+from trainwright.node.settings import CHOSEN, PLAIN, AgentSettings, Runtime
+from trainwright.node.submission import visible_folders
 from trainwright.runtime.ports import Clock, Cluster
 
 if TYPE_CHECKING:
     from trainwright.local.agents import AgentProcesses
-
-#: After the grace period, a supervisor must end its pods within this many seconds.
-_STOP_TIMEOUT_SECONDS = 3.0
+    from trainwright.local.detached import DetachedNodes
 
 
 class NodePool:
@@ -50,13 +46,30 @@ class NodePool:
         self._link: SupervisorLink | None = None
         self._agent: Agent | None = None
         self._agent_processes: AgentProcesses | None = None
+        self._detached: DetachedNodes | None = None
+        #: The number on which the ranges of loopback addresses and ports depend.
+        self.seed = os.getpid()
+        if settings.detached:
+            from trainwright.local import detached  # noqa: PLC0415 - `trainwright run` does not need it
+
+            self._detached = detached.DetachedNodes(cluster, clock, settings, self.devices)
+            self.seed = self._detached.seed
         self.runtime = settings.runtime
         self.choice = ""
         #: The network of the pods; empty in the process runtime.
         self.subnet = ""
 
     async def prepare(self) -> None:
-        """Set up the runtime of the settings. `auto`: sandbox, or process if the sandbox fails. Raises EngineError."""
+        """Set up the runtime of the settings. `auto`: sandbox, or process if the sandbox fails. Raises EngineError.
+
+        `auto` continues with the runtime of pods of an earlier engine, as long as they run.
+        """
+        if self._detached is not None:
+            await self._detached.take_stock({node.node for node in self._nodes})
+            before = self._detached.runtime
+            if before and self._settings.runtime in ("auto", before):
+                await self._use_runtime(before, CHOSEN if before == "sandbox" else PLAIN)
+                return
         if self._settings.runtime == "process":
             await self._use_runtime("process", PLAIN)
             return
@@ -67,11 +80,15 @@ class NodePool:
                 raise EngineError(f"the sandbox runtime does not work here: {error}") from None
             await self._use_runtime("process", f"{PLAIN}; the sandbox does not work here: {error}")
 
-    async def _use_runtime(self, runtime: str, reason: str) -> None:
+    async def _use_runtime(self, runtime: Runtime, reason: str) -> None:
         if runtime == "sandbox" and sys.platform != "linux":
             raise EngineError("it needs Linux")
         self._leases.close()
         subnet, network = "", None
+        if self._detached is not None:
+            subnet = await self._detached.prepare(self._nodes, runtime)
+            self.runtime, self.choice, self.subnet = runtime, reason, subnet
+            return
         if runtime == "sandbox":
             subnet = self._leases.enter_context(closing(lease())).subnet
             network = {"subnet": subnet, "holder": None}
@@ -89,12 +106,15 @@ class NodePool:
 
     async def heartbeat(self, request: HeartbeatRequest) -> None:
         """Record a heartbeat from an agent that has its own process."""
-        if self._agent_processes is not None:
-            await self._agent_processes.heartbeat(request)
+        nodes = self._detached or self._agent_processes
+        if nodes is not None:
+            await nodes.heartbeat(request)
 
     async def start(self) -> None:
         """Start the agents; returns when every node is ready for pods."""
-        if self._agent_processes is not None:
+        if self._detached is not None:
+            await self._detached.start()
+        elif self._agent_processes is not None:
             await self._agent_processes.start(self._nodes)
         elif self._link is not None:
             self._agent = Agent(self._cluster, self._link, self._clock, self._nodes[0], self._settings.notify)
@@ -102,32 +122,24 @@ class NodePool:
                 self._settings.notify(notice)
             await self._agent.start()
 
-    async def stop(self, grace: float) -> None:
-        """Stop all nodes and all their pods."""
-        if self._agent is not None:
-            await self._stop_agent(self._agent, grace)
+    async def stop(self, grace: float, *, keep_running: bool = False) -> None:
+        """Stop all nodes and all their pods. `keep_running`: leave the pods of a detached engine to the next engine."""
+        if self._detached is not None:
+            await self._detached.stop(grace, keep_running=keep_running)
+        elif self._agent is not None:
+            await self._agent.stop_within(grace)
         elif self._link is not None:
             await self._link.close()
         if self._agent_processes is not None:
             await self._agent_processes.stop(grace)
         # If a supervisor or a network holder was killed, its network rules may still exist on this machine.
-        killed = self._link is not None and (self._link.process.returncode or 0) < 0
-        if self.runtime == "sandbox" and (killed or self._agent_processes is not None):
+        killed = self._link is not None and self._link.process.was_killed
+        if self.runtime == "sandbox" and (killed or self._agent_processes is not None or self._detached is not None):
             from trainwright.node.supervisor.outside import tidy  # noqa: PLC0415 - rarely needed
 
             await asyncio.to_thread(tidy)
         self.devices.close()
         self._leases.close()
-
-    async def _stop_agent(self, agent: Agent, grace: float) -> None:
-        """Stop the agent. If its supervisor does not answer in time, kill the supervisor with all pods."""
-        stopping = asyncio.ensure_future(agent.stop(grace))
-        done, _ = await asyncio.wait({stopping}, timeout=grace + _STOP_TIMEOUT_SECONDS)
-        if not done and self._link is not None:
-            name, notify = self._nodes[0].node, self._settings.notify
-            with closing(Process(self._link.process.pid)) as supervisor:
-                await fence(supervisor, self._link.folder, lambda left: notify(unkillable(name, left)))
-        await stopping
 
 
 def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapacity) -> AgentSettings:
@@ -142,13 +154,8 @@ def _agent_settings(settings: EngineSettings, name: str, share: machine.NodeCapa
         devices=share.devices,
         scheduled=True,
         silence_grace=settings.silence_grace,
+        orphans="keep" if settings.detached else "end",
         passed=passed(os.environ),
         env=settings.env,
-        visible=_visible_folders(settings),
+        visible=visible_folders(settings.working),
     )
-
-
-def _visible_folders(settings: EngineSettings) -> tuple[str, ...]:
-    """The folders that pods see even if they are in /tmp: working directory, our Python, the virtual environment."""
-    venv = [path for path in [os.environ.get("VIRTUAL_ENV", "")] if Path(path).is_absolute()]
-    return tuple(dict.fromkeys(str(path) for path in (settings.working, sys.prefix, sys.base_prefix, *venv)))

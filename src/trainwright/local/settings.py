@@ -28,10 +28,15 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     silence_grace: float = 10.0
     #: Seconds after which a lost node is started again; None: never.
     revive: float | None = None
+    #: Whether pods and supervisors outlive the engine. The next engine of the same folder continues with them; its
+    #: store must then have the objects of this engine.
+    detached: bool = False
     #: The devices of this machine according to the user, by resource name; see `devices.inventory`.
     devices: dict[str, DeviceSet] = {}
     #: Environment variables of every container; they override variables of the same name in the manifest.
     env: dict[str, str] = field(default_factory=dict)
+    #: The file that keeps all objects across restarts of the engine; None: objects exist only in memory.
+    journal: Path | None = None
     #: Whether to keep the files of pods.
     keep: bool = False
     #: An unfinished job without events is reconciled again after this many seconds.

@@ -6,16 +6,17 @@ An agent that replaces a kubelet also checks whether a pod can run on its node, 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from trainwright.errors import ApiError, ForbiddenError
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
-from trainwright.node import logs
-from trainwright.node.context import AgentContext, OnceNotices, StatusWriter, Tokens
+from trainwright.node import adoption, logs
+from trainwright.node.context import AgentContext, OnceNotices, StatusReport, StatusWriter, Tokens
 from trainwright.node.devices.pool import DevicePool
+from trainwright.node.found import ContainerEnd
 from trainwright.node.hosts import HostsFiles
 from trainwright.node.link import SupervisorLink, SupervisorLost, SupervisorRefused
 from trainwright.node.network.pools import SubnetPool
@@ -25,13 +26,14 @@ from trainwright.node.requests import amounts, asks, needed, present, total
 from trainwright.node.settings import AgentSettings
 from trainwright.node.status import PodFailure
 from trainwright.node.supervisor import tree
-from trainwright.node.supervisor.launch import Process
 from trainwright.node.volumes import SUPPORTED
 from trainwright.node.watchdog import Watchdog, described, fence, unkillable
 from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_tasks, object_key
 from trainwright.node.worker import PodWorker
 from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
+#: After the grace period, a supervisor must end its pods within this many seconds.
+_STOP_TIMEOUT_SECONDS = 3.0
 #: The agent searches for processes to kill at most this many times. If a process forks during one search, the next
 #: search finds the new process.
 _MAX_KILL_ROUNDS = 10
@@ -74,6 +76,8 @@ class Agent:
         #: Tasks that watch the supervisor. `stop` ends these tasks last: a supervisor can also hang during `stop`.
         self._watchdog_tasks: tuple[asyncio.Task[None], ...] = ()
         self._stale_files_removed = False
+        #: Whether the agent has taken over what earlier agents have started.
+        self._adopted = False
         #: Called when the agent can run no more pods: its supervisor is lost, or one of its tasks has failed.
         self.on_failed: Callable[[], None] = lambda: None
         link.on_notice = notices.send_once
@@ -102,22 +106,50 @@ class Agent:
             self._spawn(self._send_heartbeats(settings.heartbeat))
 
     async def stop(self, grace: float | None = 0.0) -> None:
-        """Stop watching and close the link. Pods that must not outlive the agent have `grace` seconds to end.
+        """Stop watching, end all pods within `grace` seconds, and end the supervisor.
 
         If `grace` is None, each pod has its own grace period.
         """
-        context = self.context
-        context.reports.closing = True
+        self.context.reports.closing = True
         await end_tasks(*self._tasks)
-        workers = self._workers.values() if context.settings.orphans == "end" else ()
+        workers = self._workers.values()
         tasks = [*(worker.agent_stopping(grace) for worker in workers), *self._removing.values()]
         if ending := [task for task in tasks if task is not None]:
             await asyncio.wait(ending)
+        await self._close(end=self.context.settings.orphans == "keep")
+
+    async def stop_within(self, grace: float) -> None:
+        """Like `stop`, but if the supervisor does not answer in time, kill it with all its pods."""
+        stopping = asyncio.ensure_future(self.stop(grace))
+        done, _ = await asyncio.wait({stopping}, timeout=grace + _STOP_TIMEOUT_SECONDS)
+        if not done:
+            link, name, send = self.context.link, self.context.settings.node, self.context.notices.send
+            await fence(link.process.handle, link.folder, lambda left: send(unkillable(name, left)))
+        await stopping
+
+    async def detach(self) -> None:
+        """Stop watching, write all statuses, and leave the supervisor with its pods to the next agent.
+
+        If the supervisor is lost, its pods are lost, too; this waits until their statuses are written.
+        """
+        self.context.reports.closing = True
+        await end_tasks(*self._tasks)
+        workers = self._workers.values()
+        if self.context.link.alive:
+            tasks = {task for worker in workers for task in worker.detach()}
+        else:
+            tasks = {task for worker in workers if (task := worker.agent_stopping(0)) is not None}
+        if tasks := tasks | {*self._removing.values()}:
+            await asyncio.wait(tasks, timeout=_STOP_TIMEOUT_SECONDS)
+        await self._close(end=False)
+
+    async def _close(self, *, end: bool) -> None:
+        context = self.context
         await context.config_maps.close()
         await context.reports.close()
         if context.hosts is not None:
             await context.hosts.close()
-        await context.link.close()
+        await context.link.close(end=end)
         await end_tasks(*self._watchdog_tasks)
 
     async def leave(self, grace: float | None, *, remove: bool) -> None:
@@ -161,6 +193,31 @@ class Agent:
             logs.remove_stale_files(Path(settings.folder), present)
         for pod in sorted(page.items, key=admission_order) if settings.kubelet else page.items:
             self._put(pod)
+        if not self._adopted:
+            self._adopted = True
+            self._end_unclaimed()
+            pods = [worker.pod for worker in self._workers.values()]
+            self._spawn(self._store_adopted([pod.report for pod in pods if not pod.ended]))
+
+    def _end_unclaimed(self) -> None:
+        """End what an earlier agent has started for pods that are gone or have ended."""
+        link = self.context.link
+        living = {uid for uid, worker in self._workers.items() if not worker.pod.ended}
+        for pod in (link.open_pods | link.found.keys()) - living:
+            for one in link.claim(pod):
+                if one.ended is None and not one.gone:
+                    link.on_ended[one.container] = partial(_forget, link)
+                else:
+                    link.forget({"container": one.container})
+            link.close_pod({"pod": pod})
+
+    async def _store_adopted(self, reports: list[StatusReport]) -> None:
+        """Drop the journal of an earlier supervisor, after the statuses that come from it are stored."""
+        folder = self.context.link.folder
+        if self.context.settings.orphans == "keep" and adoption.has_old_journal(folder):
+            for report in reports:
+                await self.context.reports.store(report)
+            adoption.drop_old_journal(folder)
 
     def _pod_changed(self, event: WatchEventType, pod: Body, version: str) -> None:  # noqa: ARG002 - see `Changed`
         if event is WatchEventType.DELETED:
@@ -197,6 +254,8 @@ class Agent:
         loss = self.context.link.loss
         self.context.notices.send_once(f"node {self.context.settings.node} can no longer run pods: {loss}")
         running = {one.id for worker in self._workers.values() for one in worker.pod.containers if one.live}
+        if self.context.settings.orphans == "keep":
+            running.update(adoption.running_containers(self.context.link.folder))
         for _ in range(_MAX_KILL_ROUNDS if running else 0):
             if not tree.kill_marked(running):
                 break
@@ -224,8 +283,7 @@ class Agent:
         if not link.alive:
             return
         link.loss = f"{supervisor} {described(silence)}; it and its pods were killed"
-        with contextlib.closing(Process(watchdog.pid)) as process:
-            await fence(process, link.folder, lambda left: send(unkillable(name, left)))
+        await fence(link.process.handle, link.folder, lambda left: send(unkillable(name, left)))
 
     async def _send_heartbeats(self, interval: float) -> None:
         send, name, is_failing = self.context.notices.send, self.context.settings.node, False
@@ -241,6 +299,10 @@ class Agent:
                 if is_failing:
                     send(f"heartbeats of node {name} reach the API server again")
                 is_failing = False
+
+
+def _forget(link: SupervisorLink, end: ContainerEnd) -> None:
+    link.forget({"container": end.container})
 
 
 def admission_order(pod: Body) -> tuple[bool, str, str]:

@@ -41,6 +41,8 @@ class StatusReport(Struct, eq=False):
     #: Whether the pod object is gone. If so, there is no status to write.
     gone: bool = False
     stored: Body | None = None
+    #: What to do after the next write, which says what happened until now.
+    on_stored: list[Callable[[], None]] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -101,12 +103,15 @@ class StatusWriter:
         """Write the newest status. If the status changes during the write, write the new status, too."""
         while not report.gone:
             report.dirty = False
-            body = report.compose()
+            body, actions = report.compose(), len(report.on_stored)
             if body == report.stored:
                 return
             try:
                 await self._cluster.patch(_PODS, report.key, {"status": body}, uid=report.uid, status=True)
                 report.stored = body
+                for action in report.on_stored[:actions]:
+                    action()
+                del report.on_stored[:actions]
             except NotFoundError:
                 report.gone = True
             except ConflictError:

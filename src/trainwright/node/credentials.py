@@ -16,10 +16,7 @@ log server's self-signed certificate unless they run with `--kubelet-certificate
 import asyncio
 import hashlib
 import logging
-import os
-import shutil
 import ssl
-import subprocess
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -29,7 +26,6 @@ from random import random
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
 
 from trainwright.errors import (
     AlreadyExistsError,
@@ -48,6 +44,8 @@ from trainwright.kube.http import HttpClient
 from trainwright.kube.session import ApiSession
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
+from trainwright.node import openssl
+from trainwright.node.openssl import Validity, validity, write_private
 from trainwright.runtime.ports import Clock, Resource
 
 _LOG = logging.getLogger(__name__)
@@ -74,16 +72,6 @@ _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 5.0, 600.0
 #: The agent reads the clock again after at most this time, because the machine may have been suspended meanwhile.
 _MAX_SLEEP_SECONDS = 600.0
 _SELF_SIGNED_DAYS = "3650"
-_OPENSSL_SECONDS = 30
-_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-class Validity(Struct, frozen=True):
-    """The user of a certificate, and the times between which the certificate is valid."""
-
-    user: str
-    begins: datetime
-    ends: datetime
 
 
 class NodeIdentity:
@@ -153,7 +141,9 @@ class NodeIdentity:
         self._folder.chmod(0o700)
         if not (self._key.exists() and self._request.exists()):
             key, request = self._key.with_suffix(".key.new"), self._request.with_suffix(".csr.new")
-            _openssl(["req", "-new", *_NEW_KEY, *_subject(self.node), "-keyout", str(key), "-out", str(request)])
+            openssl.run(
+                ["req", "-new", *openssl.NEW_KEY, *_subject(self.node), "-keyout", str(key), "-out", str(request)]
+            )
             key.chmod(0o600)
             key.replace(self._key)
             request.replace(self._request)
@@ -203,7 +193,7 @@ class NodeIdentity:
         """Replace the old certificate and key with the new certificate and key."""
         pair = certificate.rstrip() + b"\n" + self._key.read_bytes()
         new_file = self._certificate.with_name("client.pem.new")
-        _write(new_file, pair)
+        write_private(new_file, pair)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(new_file, password="")
         except (OSError, ValueError) as error:
@@ -233,7 +223,7 @@ class NodeIdentity:
             "current-context": "node",
         }
         new_file = self.kubeconfig.with_name("kubeconfig.new")
-        _write(new_file, msgspec.json.format(msgspec.json.encode(config)))
+        write_private(new_file, msgspec.json.format(msgspec.json.encode(config)))
         new_file.replace(self.kubeconfig)
 
     # -- renewing ----------------------------------------------------------------------------------------------------
@@ -305,15 +295,6 @@ def _authority(access: Access) -> bytes:
     return field_content(access.cluster, "certificate_authority")
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, and flush it to the disk."""
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0) as file:
-        file.write(data)
-        os.fsync(file)
-
-
 # -- certificates and keys ---------------------------------------------------------------------------------------------
 
 
@@ -328,44 +309,18 @@ def _subject(node: str) -> tuple[str, str]:
 
 def self_signed(folder: Path, node: str, address: str) -> tuple[Path, Path] | None:
     """Make a self-signed certificate and its key for the log server. Returns None if there is no `openssl`."""
-    if shutil.which("openssl") is None:
+    if not openssl.is_installed():
         return None
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     certificate, key = folder / "kubelet.crt", folder / "kubelet.key"
-    arguments = ["req", "-x509", *_NEW_KEY, "-days", _SELF_SIGNED_DAYS, *_subject(node)]
+    arguments = ["req", "-x509", *openssl.NEW_KEY, "-days", _SELF_SIGNED_DAYS, *_subject(node)]
     arguments += ["-addext", f"subjectAltName=DNS:{node},IP:{address}", "-keyout", str(key), "-out", str(certificate)]
     try:
-        _openssl(arguments)
+        openssl.run(arguments)
     except EngineError as error:
         raise UsageError(f"openssl could not make a certificate for the log server: {error}") from None
     key.chmod(0o600)
     return certificate, key
-
-
-def validity(certificate: Path) -> Validity:
-    """Read the user and the times of the first certificate in a PEM file. Raises EngineError."""
-    arguments = ["x509", "-in", str(certificate), "-noout", "-startdate", "-enddate", "-subject", "-nameopt", "RFC2253"]
-    fields = dict(line.partition("=")[::2] for line in _openssl(arguments).splitlines())
-    names = dict(part.partition("=")[::2] for part in fields["subject"].strip().split(","))
-    return Validity(names.get("CN", ""), _time(fields["notBefore"]), _time(fields["notAfter"]))
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
-
-
-def _openssl(arguments: list[str]) -> str:
-    program = shutil.which("openssl")
-    if program is None:
-        raise EngineError("there is no `openssl` command on this machine; install the package openssl")
-    try:
-        done = subprocess.run(  # noqa: S603 - our own arguments
-            [program, *arguments], capture_output=True, text=True, check=True, timeout=_OPENSSL_SECONDS
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise EngineError(f"openssl {arguments[0]}: {lines[-1] if lines else error}") from None
-    return done.stdout
 
 
 def tls_context(certificate: Path, key: Path, authority: str) -> ssl.SSLContext:

@@ -161,6 +161,8 @@ class HostsFiles:
         self._pods_version = 0
         self._pods_progress = asyncio.Event()
         self._texts: dict[str, str] = {}
+        #: The namespaces whose files exist already, and are written when everything is listed.
+        self._followed: set[str] = set()
         #: The number of changes so far, and how many of these changes are in the files.
         self._changes = 0
         self._written = 0
@@ -192,6 +194,19 @@ class HostsFiles:
     async def close(self) -> None:
         """Stop watching; the files stay as they are."""
         await end_tasks(*self._tasks, self._write_task)
+
+    def follow(self, namespace: str) -> None:
+        """Keep the file of a namespace up to date for pods that an earlier agent has started."""
+        self._followed.add(namespace)
+        self._follow_listed()
+
+    def _follow_listed(self) -> None:
+        """Begin to write followed files when all pods and services are known: a file must not lose names meanwhile."""
+        if self._pods_version and self._services_version:
+            for namespace in self._followed - self._texts.keys():
+                self._texts[namespace] = ""
+                self._mark_changed()
+            self._followed.clear()
 
     async def file_for(self, pod: Body, address: str = "") -> str:
         """Wait until the hosts file has every name that existed when this version of the pod was written.
@@ -256,6 +271,7 @@ class HostsFiles:
             self._add_pod(pod)
         self._set_pods_version(page.version)
         self._mark_changed()
+        self._follow_listed()
 
     def _pod_changed(self, event: WatchEventType, pod: Body, version: str) -> None:
         self._set_pods_version(version)
@@ -295,6 +311,7 @@ class HostsFiles:
         changed, self._services, self._services_version = found != self._services, found, version
         if changed:
             self._mark_changed()
+        self._follow_listed()
 
     def _service_changed(self, event: WatchEventType, service: Body, version: str) -> None:
         if int(version) <= self._services_version:

@@ -20,13 +20,16 @@ from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.units import quantity
 from trainwright.node import environment, logs, sources, volumes
-from trainwright.node.link import ContainerEnd, SupervisorLost, SupervisorRefused
+from trainwright.node.found import ContainerEnd
+from trainwright.node.link import SupervisorLost, SupervisorRefused
 from trainwright.node.pod import DEFAULT_MESSAGE_PATH, ContainerRecord, PodState, loop_time
 from trainwright.node.sources import CONFIG_ERROR, CREATE_ERROR, ContainerConfigError
 from trainwright.node.supervisor.protocol import Limits, Mount, OpenPod, StartContainer, Started
 from trainwright.runtime.ports import PODS
 
 _IMAGE_NOT_USED = "image is not used by the {} runtime: commands run with this machine's programs"
+#: The size of the empty folder that hides the folder of the engine: one page.
+_HIDDEN_BYTES = 4096
 _SIDECAR = "Always is not supported: an init container must end before the next one begins"
 _HOOK_NOT_SUPPORTED = "{}: only exec and sleep hooks are run on this node"
 #: Fields of a pod that have no effect on this node.
@@ -108,12 +111,13 @@ async def _open_request(pod: PodState) -> OpenPod:
             f'metadata.annotations["{ADDRESS}"]', "missing; no address was reserved for this pod"
         )
     pod.has_folder = True
+    given = pod.submission()
     return {
         **request,
         "hosts": await context.hosts.file_for(pod.body, pod.assigned_address) if context.hosts is not None else None,
         "tmp": f"{pod.folder}/tmp",  # noqa: S108 - the pod's own
         "shm": volumes.shared_memory_size(pod.body),
-        "keep": [settings.cwd, *settings.visible],
+        "keep": [given.cwd, *given.visible],
     }
 
 
@@ -144,26 +148,32 @@ async def _start_request(pod: PodState, container: ContainerRecord) -> StartCont
     if container.init and body.get("restartPolicy") == "Always":
         raise ContainerConfigError(f"{container.path}.restartPolicy", _SIDECAR)
     found = await _fetch_sources(pod, container)
-    subject = environment.EnvironmentInput(pod.body, body, container.path, pod.facts, found, settings.env)
+    given = pod.submission()
+    subject = environment.EnvironmentInput(pod.body, body, container.path, pod.facts, found, given.env)
     variables = environment.variables(subject)
     argv = environment.command(subject, variables)
-    env = {**settings.passed, "HOSTNAME": pod.hostname}
+    env = {**given.passed, "HOSTNAME": pod.hostname}
     if context.devices.by_resource:
         env |= context.devices.variables(pod.body["spec"], container.index, pod.devices, init=container.init)
     if body.get("image"):
         context.notices.send_once(_IMAGE_NOT_USED.format(settings.runtime))
     container.log = pod.log_path(container, container.view.restarts)
-    return {
+    mounts = await _mounts(pod, container, found, variables)
+    request: StartContainer = {
         "pod": pod.uid,
         "container": f"{pod.uid}-{container.view.name}-{container.view.restarts}",
         "argv": argv,
         "env": env | variables,
-        "cwd": body.get("workingDir") or settings.cwd,
+        "cwd": body.get("workingDir") or given.cwd,
         "log": container.log,
-        "mounts": await _mounts(pod, container, found, variables),
+        "mounts": mounts,
         "limits": _limits(body),
         "leases": context.devices.leases(pod.body, pod.devices),
     }
+    if settings.orphans == "keep":  # for the next agent, see `restored`
+        request["name"], request["restart"] = container.view.name, container.view.restarts
+        request["message"] = container.message_file
+    return request
 
 
 async def _fetch_sources(pod: PodState, container: ContainerRecord) -> sources.Sources:
@@ -210,6 +220,15 @@ async def _mounts(
         container.message_file = f"{pod.folder}/message-{container.view.name}-{container.view.restarts}"
         os.close(os.open(container.message_file, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         mounts.append({"source": container.message_file, "target": target})
+    if pod.context.settings.sandboxed and pod.context.settings.orphans == "keep":
+        # The folder of a background engine has the tokens of its API and all Secrets: pods see an empty folder.
+        hidden: Mount = {
+            "target": pod.context.settings.folder,
+            "source": None,
+            "tmpfs": _HIDDEN_BYTES,
+            "readonly": True,
+        }
+        mounts.append(hidden)
     return mounts
 
 
@@ -245,10 +264,15 @@ def _start_answered(pod: PodState, container: ContainerRecord, answer: asyncio.F
 
 async def stop_container(pod: PodState, container: ContainerRecord, deadline: float) -> None:
     """Run the preStop hook, send SIGTERM, and kill the container at the deadline. Returns after its end."""
-    link, min_grace = pod.context.link, pod.context.settings.delays.min_grace
-    hook = (container.body.get("lifecycle") or {}).get("preStop")
+    link, min_grace, notes = pod.context.link, pod.context.settings.delays.min_grace, container.notes
+    if "stop_by" in notes:  # an earlier agent has sent the signal
+        container.kill_at(deadline, link)
+        await container.ended.wait()
+        return
+    hook = None if notes.get("pre_stop") else (container.body.get("lifecycle") or {}).get("preStop")
     if hook and loop_time() < deadline:
         container.kill_at(deadline + min_grace, link)
+        pod.note(container, {"pre_stop": True})
         await run_hook(pod, container, hook, f"{container.path}.lifecycle.preStop", deadline - loop_time())
         deadline = max(deadline, loop_time() + min_grace)
     if not container.live:
@@ -259,6 +283,8 @@ async def stop_container(pod: PodState, container: ContainerRecord, deadline: fl
     if loop_time() < deadline:
         name = str((container.body.get("lifecycle") or {}).get("stopSignal"))
         number = signal.Signals.__members__.get(name, signal.SIGTERM)
+        stop_by = pod.context.clock.now().timestamp() + deadline - loop_time()
+        pod.note(container, {"stop_by": stop_by, "stop_message": container.stop_message})
         link.signal({"container": container.id, "signal": int(number)})
     await container.ended.wait()
 
@@ -305,6 +331,17 @@ def forget_ends(pod: PodState, *containers: ContainerRecord) -> None:
     for container in containers:
         if container.id:
             pod.context.link.forget({"container": container.id})
+
+
+def forget_restarted(pod: PodState, container: ContainerRecord) -> None:
+    """Like `forget_ends`, for a container that is about to restart.
+
+    If the supervisor outlives the agent, the end must be stored first: only the supervisor could tell the next agent.
+    """
+    if pod.context.settings.orphans != "keep":
+        forget_ends(pod, container)
+    elif container.id:
+        pod.report.on_stored.append(partial(pod.context.link.forget, {"container": container.id}))
 
 
 async def delete_object(pod: PodState) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of an agent to its supervisor: starts the process, sends requests, delivers answers and events.
+"""The connection of an agent to its supervisor: starts the process or attaches to one, sends requests, delivers events.
 
 Each request gets a future, so that several requests can be open without a task for each. The link sends all requests
 of one iteration of the event loop in one write. When the supervisor dies, its containers die, too: every open request
@@ -9,10 +9,12 @@ fails with SupervisorLost, and the link calls `on_lost` once.
 import asyncio
 import contextlib
 import os
+import signal
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +23,17 @@ from msgspec import Struct
 
 import trainwright
 from trainwright.errors import EngineError
-from trainwright.jsonlines import END, SUPERVISOR_PROTOCOL, LineSplitter, mismatch
-from trainwright.node.supervisor import journal
+from trainwright.jsonlines import END, SUPERVISOR_PROTOCOL, LineSplitter, encode, hello, mismatch
+from trainwright.node.found import ContainerEnd, FoundContainer, LossCause, read_ends
 from trainwright.node.supervisor.protocol import (
+    Attach,
     Config,
     ContainerRequest,
     Done,
     Exec,
     Executed,
     Leased,
+    NoteContainer,
     OpenPod,
     PodRequest,
     Ready,
@@ -37,6 +41,7 @@ from trainwright.node.supervisor.protocol import (
     StartContainer,
     Started,
 )
+from trainwright.node.supervisor_process import SupervisorProcess
 
 AnswerT = TypeVar("AnswerT")
 
@@ -44,6 +49,8 @@ _START_CODE = "import sys; sys.path.insert(0, {!r}); from trainwright.node.super
 _READY_TIMEOUT_SECONDS = 15.0
 #: A supervisor that has not ended this many seconds after `close` is killed.
 _EXIT_TIMEOUT_SECONDS = 10.0
+#: An agent waits this many seconds for the end of a supervisor that has closed the connection.
+_REAP_TIMEOUT_SECONDS = 1.0
 _LOG_NAME = "supervisor.log"
 #: Maximum size of a message. The agent trusts its supervisor, so the limit serves only to detect damaged data.
 _MAX_MESSAGE_BYTES = 1 << 30
@@ -61,20 +68,11 @@ class SupervisorLost(SupervisorRefused):
     """The supervisor is gone, and its containers are gone, too."""
 
 
-class ContainerEnd(Struct, frozen=True, gc=False):
-    """How a container ended: exit code (128 + n after signal n), and the time, in seconds since 1970."""
+class _Found(Struct):
+    """The answer to `list`."""
 
-    container: str = ""
-    code: int = 0
-    signal: int = 0
-    oom: bool = False
-    at: float = 0.0
-
-
-def read_ends(folder: Path) -> dict[str, ContainerEnd]:
-    """The ends in the supervisor's journal, by container ID. The agent may have received no event for some of them."""
-    known = {name: entry["ended"] for name, entry in journal.read(str(folder / "journal")).items()}
-    return {name: msgspec.convert({**end, "container": name}, ContainerEnd) for name, end in known.items() if end}
+    containers: list[FoundContainer]
+    pods: list[str] = []
 
 
 class _Envelope(Struct, gc=False):
@@ -94,12 +92,13 @@ _ended = msgspec.json.Decoder(ContainerEnd).decode
 _done = msgspec.json.Decoder(Done).decode
 _started = msgspec.json.Decoder(Started).decode
 _executed = msgspec.json.Decoder(Executed).decode
+_found = msgspec.json.Decoder(_Found).decode
 
 
 class SupervisorLink(asyncio.Protocol):
-    """The connection to one supervisor, made by `begin`. `on_notice` receives the supervisor's notices to the user."""
+    """The connection to one supervisor, made by `begin` or `attach`. `on_notice` receives its notices to the user."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    def __init__(self, process: SupervisorProcess, folder: Path) -> None:
         self.process = process
         self.folder = folder
         self.on_notice: Callable[[str], None] = lambda _: None
@@ -109,6 +108,14 @@ class SupervisorLink(asyncio.Protocol):
         self.alive = True
         #: The ends in the journal of the previous supervisor, by container ID.
         self.previous_ends: dict[str, ContainerEnd] = {}
+        #: By pod UID: the containers of earlier agents that no pod of this agent has claimed yet; see `claim`.
+        self.found: dict[str, list[FoundContainer]] = {}
+        #: The UIDs of the pods that earlier agents have opened.
+        self.open_pods: set[str] = set()
+        #: What happened to containers of earlier agents of which nothing else is known.
+        self.loss_cause = LossCause("SupervisorLost", "the supervisor that ran this pod no longer runs it")
+        #: The lock that makes this agent the only one of its supervisor; see `supervisor.identity`.
+        self.lock: int | None = None
         #: Whether the supervisor and its pods continue to run after `close`.
         self._outlives_agent = False
         self._loop = asyncio.get_running_loop()
@@ -133,18 +140,66 @@ class SupervisorLink(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         with theirs:
             process = _spawn({**config, "fd": theirs.fileno()}, folder / _LOG_NAME)
-        link = cls(process, folder)
+        link = cls(SupervisorProcess.of_child(process), folder)
         link.previous_ends = previous_ends
         await link._loop.create_unix_connection(lambda: link, sock=ours)
         try:
-            async with asyncio.timeout(_READY_TIMEOUT_SECONDS):
-                await asyncio.shield(link.ready)
-        except (TimeoutError, EngineError) as error:
+            await link._wait_ready()
+        except EngineError as error:
             await link.close()
-            reason = str(error) or f"no message from it within {_READY_TIMEOUT_SECONDS:g} s"
-            raise EngineError(f"the supervisor did not start: {reason}") from None
+            raise EngineError(f"the supervisor did not start: {error}") from None
         link._outlives_agent = config.get("orphans") == "keep"
         return link
+
+    @classmethod
+    async def attach(cls, folder: Path, lock: int, leases: int | None = None) -> "SupervisorLink":
+        """Connect to the supervisor that lives in that folder, and find its containers.
+
+        `lock` is the agent's lock of the folder, `leases` the descriptor of a new socket that receives device leases.
+        Raises OSError if no supervisor listens there, and EngineError if it is not the folder's own supervisor or
+        does not answer.
+        """
+        from trainwright.node.supervisor import terminal  # noqa: PLC0415 - `trainwright run` does not need it
+
+        sock = terminal.connect(str(folder))
+        try:
+            process = _peer(sock, folder)
+            first: Attach = {**hello(SUPERVISOR_PROTOCOL), "role": "control", "leases": leases is not None}
+            socket.send_fds(sock, [encode(first)], [lock, *([leases] if leases is not None else [])])
+        except BaseException:
+            sock.close()
+            raise
+        link = cls(process, folder)
+        link._outlives_agent = True
+        await link._loop.create_unix_connection(lambda: link, sock=sock)
+        try:
+            await link._wait_ready()
+            ready = link.ready.result()
+            if ready.get("pid") != process.pid:
+                raise EngineError(f"process {process.pid} listens, but process {ready.get('pid')} answers")
+            answer = await link._request("list", {}, _found)
+        except EngineError as error:
+            await link.close()
+            raise EngineError(f"the supervisor (process {process.pid}) cannot be taken over: {error}") from None
+        link.open_pods = set(answer.pods)
+        link.keep_found(answer.containers)
+        return link
+
+    async def _wait_ready(self) -> None:
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT_SECONDS):
+                await asyncio.shield(self.ready)
+        except TimeoutError:
+            raise EngineError(f"no message from it within {_READY_TIMEOUT_SECONDS:g} s") from None
+
+    def keep_found(self, containers: Iterable[FoundContainer]) -> None:
+        """Keep containers of earlier agents until the pods of this agent claim them."""
+        for one in containers:
+            self.found.setdefault(one.pod, []).append(one)
+
+    def claim(self, pod: str) -> list[FoundContainer]:
+        """The containers of a pod that earlier agents have started, in the order of their restarts."""
+        return sorted(self.found.pop(pod, ()), key=lambda one: one.restart)
 
     def open(self, pod: OpenPod) -> asyncio.Future[Done]:
         """Create what the containers of a pod share: its network and its folders."""
@@ -178,24 +233,40 @@ class SupervisorLink(asyncio.Protocol):
         """Allow the supervisor to forget how a container ended, because the agent no longer needs this information."""
         self._send_request("forget", container)
 
+    def note(self, container: NoteContainer) -> None:
+        """Let the supervisor remember what this agent does with a container, for an agent that attaches later."""
+        self._send_request("note", container)
+
     def ping(self) -> asyncio.Future[Done]:
         """Ask the supervisor for an empty answer, which shows that the supervisor works."""
         return self._request("ping", {}, _done)
 
-    async def close(self) -> None:
-        """Close the connection. Wait until the supervisor has ended, unless the settings let it outlive the agent."""
+    async def close(self, *, end: bool = False) -> None:
+        """Close the connection. Wait until the supervisor has ended, unless the settings let it outlive the agent.
+
+        With `end`, also end a supervisor that outlives the agent, and kill what it still runs.
+        """
+        if self._closing:
+            return
         self._closing = True
         if self._transport is not None:
             self._flush()
             self._transport.close()
-        if self._outlives_agent:
-            return
-        try:
-            async with asyncio.timeout(_EXIT_TIMEOUT_SECONDS):
-                await _wait_exit(self.process)
-        except TimeoutError:
-            self.process.kill()
-            await _wait_exit(self.process)
+        if end:
+            self.process.send(signal.SIGTERM)
+        if end or not self._outlives_agent:
+            try:
+                async with asyncio.timeout(_EXIT_TIMEOUT_SECONDS):
+                    await self.process.wait()
+            except TimeoutError:
+                self.process.send(signal.SIGKILL)
+                await self.process.wait()
+        elif not self.alive:  # the supervisor has probably ended: reap it
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), _REAP_TIMEOUT_SECONDS)
+        self.process.close()
+        if self.lock is not None:
+            os.close(self.lock)
 
     def _request(
         self, verb: str, fields: Mapping[str, Any], decode: Callable[[bytes], AnswerT]
@@ -244,6 +315,8 @@ class SupervisorLink(asyncio.Protocol):
             end = _ended(line)
             if (ended := self.on_ended.pop(end.container, None)) is not None:
                 ended(end)
+            else:
+                self._record_end(end)
         elif message.event == "ready" and not self.ready.done():
             problem = mismatch(msgspec.json.decode(line), SUPERVISOR_PROTOCOL, "the supervisor", "the agent")
             if problem is None:
@@ -252,8 +325,15 @@ class SupervisorLink(asyncio.Protocol):
                 self.ready.set_exception(EngineError(problem))
         elif message.event == "failed" and not self.ready.done():
             self.ready.set_exception(EngineError(message.text))
+        elif message.error is not None and not self.ready.done():  # the supervisor refuses this agent
+            self.ready.set_exception(EngineError(message.error))
         elif message.event == "notice":
             self.on_notice(message.text)
+
+    def _record_end(self, end: ContainerEnd) -> None:
+        """Record the end of a container that no pod has claimed yet."""
+        for one in (one for some in self.found.values() for one in some if one.container == end.container):
+            one.ended = end
 
     def _resolve(self, message: _Envelope, line: bytes) -> None:
         future, decode = self._pending.pop(message.id or 0, (None, _done))
@@ -287,20 +367,24 @@ def _last_log_line(log: Path) -> str:
     return ""
 
 
-async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
-    """Wait until the process has ended. If the platform has pidfds, this needs neither polling nor a thread."""
-    if not hasattr(os, "pidfd_open"):
-        await asyncio.to_thread(process.wait)
-    elif process.poll() is None:
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        fd = os.pidfd_open(process.pid)
-        loop.add_reader(fd, gone.set)
-        try:
-            await gone.wait()
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
-        process.wait()
+def _peer(sock: socket.socket, folder: Path) -> SupervisorProcess:
+    """The process that listens, if it is the supervisor of the folder. Raises EngineError.
+
+    The kernel tells who listens. So an old socket file, and another process with the supervisor's ID, are not trusted.
+    """
+    from trainwright.node.supervisor import identity  # noqa: PLC0415 - `trainwright run` does not need it
+
+    known = identity.read(str(folder))
+    if known is None:
+        raise EngineError(f"{folder} does not say which supervisor lives there")
+    if hasattr(socket, "SO_PEERCRED"):
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if (pid, uid) != (known["pid"], os.geteuid()):
+            raise EngineError(f"process {pid} of user {uid} listens in {folder}, expected process {known['pid']}")
+    process = SupervisorProcess.find(known["pid"], known["start"])
+    if process is None:
+        raise EngineError(f"the supervisor of {folder} has ended")
+    return process
 
 
 def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
@@ -309,13 +393,15 @@ def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
     argv = [sys.executable, "-E", "-s", "-S", "-c", code, msgspec.json.encode(config).decode()]
     network, leases = config.get("network"), config.get("leases")
     holder = (network.get("holder") if network else None) or {}
+    lease = network.get("lease") if network else None
+    more = [fd for fd in (leases, lease) if fd is not None]
     with log.open("wb") as output:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=(config["fd"], *([leases] if leases is not None else []), *holder.values()),
+            pass_fds=(config["fd"], *more, *holder.values()),
             start_new_session=True,
             cwd=os.sep,
         )

@@ -5,6 +5,7 @@ The server accepts only clients with a certificate that the cluster trusts. For 
 whether the user of the certificate is allowed to read the logs.
 """
 
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -12,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 
 from aiohttp import web
 
-from trainwright.errors import ApiError, InvalidError, NotFoundError, UsageError
+from trainwright.errors import ApiError, BadRequestError, InvalidError, NotFoundError, UsageError
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock, LogPart
 
 _LOGS = "/containerLogs/{namespace}/{pod}/{container}"
-#: Maximum number of digits of a number in a request, because numbers of the API have 64 bits.
-_MAX_DIGITS = 19
+#: A number in a request. It has at most 19 digits, because numbers of the API have 64 bits.
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 #: Maximum of `sinceSeconds`: about 32 years. Every log is younger, and the value is safe to subtract from a date.
 _MAX_SINCE_SECONDS = 10**9
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -101,31 +102,37 @@ def _peer(request: web.Request) -> tuple[str, list[str]]:
 
 
 def log_part(query: Mapping[str, str], now: datetime) -> LogPart:
-    """The part of a log that a request asks for. Raises InvalidError."""
-    since = _time(query["sinceTime"]) if "sinceTime" in query else None
+    """The part of a log that a request asks for. Raises InvalidError, or BadRequestError if a value cannot be read."""
+    if query.get("sinceTime") and "sinceSeconds" in query:
+        raise InvalidError("at most one of `sinceTime` or `sinceSeconds` may be specified")
+    since = _time(query["sinceTime"]) if query.get("sinceTime") else None
     seconds = _number(query, "sinceSeconds", 1)
     if seconds is not None:
         since = now - timedelta(seconds=min(seconds, _MAX_SINCE_SECONDS))
     return LogPart(
-        follow=_flag(query, "follow"),
-        previous=_flag(query, "previous"),
-        timestamps=_flag(query, "timestamps"),
+        follow=flag(query, "follow"),
+        previous=flag(query, "previous"),
+        timestamps=flag(query, "timestamps"),
         tail=_number(query, "tailLines", 0),
         since=since,
         limit=_number(query, "limitBytes", 1),
     )
 
 
-def _flag(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name, "") in ("true", "1")
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A boolean parameter. As in API servers, only `false` and `0` mean no; the Python client writes `True`."""
+    return name in query and query[name].lower() not in ("false", "0")
 
 
 def _number(query: Mapping[str, str], name: str, minimum: int) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) < minimum:
-        raise InvalidError(f"{name}: {text!r}; expected a number from {minimum} on")
+    problem = f"{name}: {text!r}; expected a number from {minimum} on"
+    if not _NUMBER.fullmatch(text):
+        raise BadRequestError(problem)
+    if int(text) < minimum:
+        raise InvalidError(problem)
     return int(text)
 
 
@@ -133,4 +140,4 @@ def _time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidError(f"sinceTime: {text!r}; expected a time such as 2026-11-16T09:30:00Z") from None
+        raise BadRequestError(f"sinceTime: {text!r}; expected a time such as 2026-11-16T09:30:00Z") from None

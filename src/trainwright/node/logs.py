@@ -167,6 +167,11 @@ def _tail_start(files: list[str], lines: int) -> tuple[int, int]:
 UID_PREFIX_LENGTH = 8
 
 
+def log_path(folder: str, pod: str, uid: str, container: str, restarts: int) -> str:
+    """The path of the log that a container writes after that many restarts. `folder` is that of the job or the run."""
+    return f"{folder}/logs/{pod}/{uid[:UID_PREFIX_LENGTH]}-{container}-{restarts}.log"
+
+
 def remove_logs(folder: Path, name: str, uid: str) -> None:
     """Remove the logs of one pod, but not the logs of other pods with the same name."""
     logs = folder / "logs" / name

@@ -28,6 +28,7 @@ _HEARTBEATS_PER_STATUS = 30
 _MAX_LATE_INTERVALS = 1.5
 _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 _READY_STATE = ("True", "AgentReady", "the node agent runs pods")
+_DRAINING = "SupervisorDraining"
 
 
 class AgentNode:
@@ -59,6 +60,8 @@ class AgentNode:
             made = await self._cluster.create(_NODES, body)
         except AlreadyExistsError:
             made = await self._cluster.patch(_NODES, self._key, {"metadata": {"labels": meta["labels"]}})
+            if is_draining(made):
+                await self._cluster.patch(_NODES, self._key, {"spec": {"unschedulable": None}})
         self._uid = made["metadata"]["uid"]
         self._set_state(*_READY_STATE)
         self._registered_at = self._state_since
@@ -91,6 +94,18 @@ class AgentNode:
         self._set_state("False", reason, message)
         with suppress(ApiError):
             await self._write_status({})
+
+    async def drain(self, message: str) -> None:
+        """Let the node take no new pods until it is registered again, but count its pods as running.
+
+        A node that is not ready would not do: after a grace period, its pods would count as lost and start elsewhere.
+        """
+        try:
+            await self._cluster.patch(_NODES, self._key, {"spec": {"unschedulable": True}})
+        except NotFoundError:
+            return  # the node is new, so it has no pods
+        self._set_state("True", _DRAINING, message)
+        await self._write_status({})
 
     async def remove(self) -> None:
         """Delete the Node; Kubernetes deletes its lease."""
@@ -134,10 +149,10 @@ class AgentNode:
                 "architecture": _architecture(),
                 "kernelVersion": platform.release(),
                 "containerRuntimeVersion": f"trainwright-{settings.runtime}://{__version__}",
+                **_machine_info(),
             },
         }
         if settings.kubelet:
-            found["nodeInfo"] |= _machine_info()
             found["daemonEndpoints"] = {"kubeletEndpoint": {"Port": settings.port}}
         return found
 
@@ -184,3 +199,9 @@ def _read_text(path: str) -> str:
     with suppress(OSError):
         return Path(path).read_text(errors="replace").strip()
     return ""
+
+
+def is_draining(node: Body) -> bool:
+    """Whether a node takes no pods because its supervisor is of another version."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("reason") == _DRAINING for one in conditions)

@@ -16,16 +16,17 @@ from typing import Any
 from msgspec import Struct, field
 
 from trainwright.model.cause import SIGNALS
-from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.meta import ADDRESS, CONTAINER_SCHEME, JOB_UID
 from trainwright.model.units import parse_time, rfc3339
-from trainwright.node import environment
+from trainwright.node import environment, submission
 from trainwright.node.context import AgentContext, StatusReport
 from trainwright.node.devices.pool import Granted
-from trainwright.node.link import ContainerEnd, SupervisorLink
-from trainwright.node.logs import UID_PREFIX_LENGTH, without_timestamps
+from trainwright.node.found import ContainerEnd
+from trainwright.node.link import SupervisorLink
+from trainwright.node.logs import log_path, without_timestamps
 from trainwright.node.status import CREATING, INITIALIZING, ContainerView, PodFailure, StatusFacts, compose
+from trainwright.node.supervisor.protocol import Notes
 from trainwright.node.watches import object_key
 
 DEFAULT_MESSAGE_PATH = "/dev/termination-log"
@@ -38,10 +39,6 @@ _ADDRESS_IN_USE = "address already in use"
 _ADDRESS_IN_USE_ADVICE = (
     'another process on this machine already listens on that port; "--runtime sandbox" gives every replica its own'
     " network"
-)
-_CONTAINER_UNKNOWN = "The container could not be located when the node agent was started again"
-_AGENT_RESTARTED = PodFailure(
-    "NodeLost", "The node agent was restarted, and the processes of this pod ended with the agent before it"
 )
 _OWN_CONDITIONS = ("Initialized", "ContainersReady", "Ready")
 _DEFAULT_GRACE_SECONDS = 30.0
@@ -69,6 +66,10 @@ class ContainerRecord(Struct, eq=False):
     #: The time at which the container was last started, by the event loop's clock and as RFC 3339.
     started_loop_time: float = 0.0
     started_at: str = ""
+    #: The time at which the container has ended, by the event loop's clock.
+    ended_loop_time: float = 0.0
+    #: What an earlier agent has done with the container that still runs.
+    notes: Notes = field(default_factory=Notes)
     #: Why the agent stops the container; empty if the agent does not stop it.
     stop_message: str = ""
     kill_timer: asyncio.TimerHandle | None = None
@@ -92,7 +93,7 @@ class ContainerRecord(Struct, eq=False):
     def set_starting(self, container_id: str, now: datetime) -> None:
         """Record that the supervisor was asked to start the container under that ID."""
         self.id, self.started_loop_time, self.started_at = container_id, loop_time(), rfc3339(now)
-        self.stop_message = ""
+        self.stop_message, self.notes = "", {}
         self.view.id = f"{CONTAINER_SCHEME}{container_id}"
         self.start_answered.clear()
         self.ended.clear()
@@ -124,7 +125,7 @@ class ContainerRecord(Struct, eq=False):
         self.view.state = {"terminated": state}
         self.view.ready = self.view.started = False
         self.kill_at(None)
-        self.live = False
+        self.live, self.ended_loop_time = False, loop_time()
         self.ended.set()
 
     def prepare_restart(self) -> None:
@@ -159,6 +160,8 @@ class PodState:
         self.restart_policy: str = spec.get("restartPolicy") or "Always"
         self.hostname = str(spec.get("hostname") or meta["name"])[:_MAX_HOSTNAME_LENGTH].rstrip("-.")
         self.folder = f"{context.settings.folder}/pods/{self.uid}"
+        #: The folder of the pod's job, which has its logs; in a private run, the folder of the run.
+        self.job_folder = submission.folder_of(context.settings.folder, meta.get("annotations"))
         #: Whether the pod uses `folder`. If so, the agent removes `folder` with the pod.
         self.has_folder = False
         #: Whether the supervisor has opened the pod and must close it.
@@ -181,8 +184,8 @@ class PodState:
         status: Body = body.get("status") or {}
         self.ended = status.get("phase") in ("Succeeded", "Failed")
         self.start_time = parse_time(status.get("startTime") or "") or context.clock.now()
-        if status.get("containerStatuses"):
-            self._restore(status)
+        #: Whether an earlier agent has started containers of this pod.
+        self.is_adopted = False
 
     @property
     def containers(self) -> list[ContainerRecord]:
@@ -221,8 +224,13 @@ class PodState:
 
     def log_path(self, container: ContainerRecord, restarts: int) -> str:
         """The path of the log that the container writes after that many restarts."""
-        name = f"{self.uid[:UID_PREFIX_LENGTH]}-{container.view.name}-{restarts}.log"
-        return f"{self.context.settings.folder}/logs/{self.key.name}/{name}"
+        return log_path(self.job_folder, self.key.name, self.uid, container.view.name, restarts)
+
+    def submission(self) -> submission.Submission:
+        """What the shell of the user adds to this pod. Raises EngineError if the file of the job cannot be read."""
+        settings = self.context.settings
+        found = submission.read(self.job_folder) if self.job_folder != settings.folder else None
+        return found or submission.Submission(settings.cwd, settings.passed, settings.env, settings.visible)
 
     def mark_changed(self) -> None:
         """Tell the status writer to write the pod's status after a short delay."""
@@ -235,6 +243,11 @@ class PodState:
         message = _termination_message(container, end, sandboxed=settings.sandboxed, stamped=settings.kubelet)
         container.set_terminated(end, reason, message or container.stop_message)
         self.mark_changed()
+
+    def note(self, container: ContainerRecord, notes: Notes) -> None:
+        """Let the supervisor remember what this agent does with a container, if the supervisor outlives this agent."""
+        if self.context.settings.orphans == "keep":
+            self.context.link.note({"container": container.id, "notes": notes})
 
     def kill_by(self, when: float) -> None:
         """Kill the containers at that time of the event loop's clock, unless an earlier time is set already."""
@@ -256,35 +269,6 @@ class PodState:
         conditions = [*((self.body.get("status") or {}).get("conditions") or ()), *written]
         now = rfc3339(self.context.clock.now())
         return compose(facts, [one.view for one in self.inits], [one.view for one in self.mains], conditions, now)
-
-    def _restore(self, status: Body) -> None:
-        """Continue from the status that an earlier agent has written. Containers that run in that status have ended."""
-        statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-        by_name = {one["name"]: one for one in statuses}
-        for container in self.containers:
-            before = by_name.get(container.view.name)
-            if before is None:
-                continue
-            view, state = container.view, before.get("state") or {}
-            view.restarts, view.last = before.get("restartCount", 0), before.get("lastState") or None
-            if "terminated" in state:
-                view.state = state
-            elif "running" in state:
-                view.id, container.started_at = before.get("containerID", ""), state["running"].get("startedAt", "")
-                self._restore_running(container)
-            elif (state.get("waiting") or {}).get("reason") == BACKING_OFF and view.last:
-                view.state = view.last  # the state before the back-off; the restart is not counted yet
-
-    def _restore_running(self, container: ContainerRecord) -> None:
-        """Record how a container of an earlier agent ended, from the journal of its supervisor, or as unknown."""
-        end = self.context.link.previous_ends.get(container.view.id.removeprefix(CONTAINER_SCHEME))
-        if end is not None:
-            self.container_ended(container, end)
-            return
-        lost = ContainerEnd(code=137, at=self.context.clock.now().timestamp())
-        container.set_terminated(lost, "ContainerStatusUnknown", _CONTAINER_UNKNOWN)
-        if self.context.settings.kubelet and self.restart_policy == "Never":
-            self.failure = _AGENT_RESTARTED
 
 
 def _records(bodies: Sequence[Body], state: Body, *, init: bool) -> list[ContainerRecord]:

@@ -55,7 +55,7 @@ class NodeDevices:
         """Take the devices of a pod, or return the devices that it has already; None if some of them are not free."""
         if uid in self._held:
             return self._held[uid]
-        chosen = self._lease(uid, pod) if self._pool is not None else _scheduled_devices(pod)
+        chosen = self._lease(uid, pod) if self._pool is not None else scheduled_devices(pod)
         if chosen is None:
             return None
         taken: Granted = {}
@@ -85,7 +85,7 @@ class NodeDevices:
 
     def leases(self, pod: Body, held: Granted) -> list[str]:
         """The names of a pod's leased devices, as in messages to the supervisor."""
-        leased = self._pool.resources if self._pool is not None else _scheduled_devices(pod)
+        leased = self._pool.resources if self._pool is not None else scheduled_devices(pod)
         return [lease_name(resource, one) for resource, ids in held.items() if resource in leased for one in ids]
 
     def describe_request(self, spec: Body) -> str:
@@ -125,7 +125,7 @@ class NodeDevices:
         return variables
 
 
-def _scheduled_devices(pod: Body) -> Granted:
+def scheduled_devices(pod: Body) -> Granted:
     """The devices that the scheduler of the engine has leased for the pod."""
     text = (pod["metadata"].get("annotations") or {}).get(DEVICES)
     try:

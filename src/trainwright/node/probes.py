@@ -18,20 +18,22 @@ _DEFAULT_SECONDS = {"initialDelaySeconds": 0, "periodSeconds": 10, "timeoutSecon
 async def run_hook_and_probes(pod: PodState, container: ContainerRecord) -> None:
     """Run the postStart hook, then the startup probe, then the readiness and liveness probes at the same time."""
     await container.start_answered.wait()
-    if not container.live:
+    if not container.live or "stop_by" in container.notes:
         return
     hook = (container.body.get("lifecycle") or {}).get("postStart")
-    if hook:
+    if hook and not container.notes.get("post_start") and not container.view.started:
+        pod.note(container, {"post_start": True})
         path = f"{container.path}.lifecycle.postStart"
         problem = await lifecycle.run_hook(pod, container, hook, path, pod.grace_seconds)
         if problem:
             await _stop_container(pod, container, f"its postStart hook failed: {problem}", pod.grace_seconds)
             return
-    if not await _probe(pod, container, "startupProbe"):
-        return
-    container.view.started = True
-    container.view.ready = _exec_probe(pod, container, "readinessProbe") is None
-    pod.mark_changed()
+    if not container.view.started:
+        if not await _probe(pod, container, "startupProbe"):
+            return
+        container.view.started = True
+        container.view.ready = _exec_probe(pod, container, "readinessProbe") is None
+        pod.mark_changed()
     await asyncio.gather(_probe(pod, container, "readinessProbe"), _probe(pod, container, "livenessProbe"))
 
 

@@ -11,7 +11,7 @@ cannot end its pods.
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from trainwright.node.silence import Liveness, Look, Silence, SilenceLimits, judge
@@ -141,7 +141,12 @@ async def _kill_remaining(folder: Path, on_stuck: OnStuck) -> None:
     """Kill the processes of containers whose end is not in the journal of a supervisor that has ended."""
     containers = _running_containers(folder).keys()
     if containers:
-        await _kill_until_none(lambda: tree.kill_marked(containers), on_stuck)
+        await kill_containers(containers, on_stuck)
+
+
+async def kill_containers(containers: Container[str], on_stuck: OnStuck) -> None:
+    """Kill the processes of containers whose supervisor has ended. Returns when none of them runs any more."""
+    await _kill_until_none(lambda: tree.kill_marked(containers), on_stuck)
 
 
 def _running_containers(folder: Path) -> dict[str, JournalEntry]:

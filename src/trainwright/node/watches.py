@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 from trainwright.errors import ApiError, ForbiddenError, GoneError
 from trainwright.model.job import Body
@@ -153,7 +154,7 @@ def object_key(body: Body) -> Key:
     return Key(body["metadata"].get("namespace", ""), body["metadata"]["name"])
 
 
-async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel the tasks and wait for their ends."""
     present = [task for task in tasks if task is not None]
     for task in present:

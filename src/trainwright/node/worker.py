@@ -9,12 +9,13 @@ import asyncio
 
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.units import due
+from trainwright.model.units import due, parse_time
 from trainwright.node import lifecycle
 from trainwright.node.context import AgentContext
-from trainwright.node.link import ContainerEnd, read_ends
+from trainwright.node.found import ContainerEnd, read_ends
 from trainwright.node.pod import ContainerRecord, PodState, loop_time
 from trainwright.node.probes import run_hook_and_probes
+from trainwright.node.restored import restore
 from trainwright.node.status import PodFailure
 
 _DEADLINE_EXCEEDED = PodFailure("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
@@ -37,6 +38,7 @@ class PodWorker:
         refusal: PodFailure | None = None,
     ) -> None:
         self.pod = PodState(body, context)
+        restore(self.pod)
         self.pod.failure = self.pod.failure or refusal
         self._loop = asyncio.get_running_loop()
         self._run_task: asyncio.Task[None] | None = None
@@ -48,6 +50,8 @@ class PodWorker:
         elif not self.pod.ended:
             self._run_task = self._loop.create_task(self._run(before))
             self._set_deadline()
+        if self.pod.is_adopted and "deletionTimestamp" in body["metadata"]:
+            self._begin_stop(self._grace_left(body["metadata"]))
         self.update(body)
 
     def update(self, body: Body) -> None:
@@ -57,6 +61,13 @@ class PodWorker:
         if "deletionTimestamp" in meta:
             self._deleting = True
             self._begin_stop(float(meta.get("deletionGracePeriodSeconds") or 0))
+
+    def _grace_left(self, meta: Body) -> float:
+        """The seconds until a pod that is being deleted must have ended, by the wall clock."""
+        due = parse_time(meta["deletionTimestamp"])
+        grace = float(meta.get("deletionGracePeriodSeconds") or 0)
+        left = (due - self.pod.context.clock.now()).total_seconds() if due is not None else grace
+        return min(grace, max(0.0, left))
 
     def object_gone(self) -> asyncio.Task[None] | None:
         """Kill the pod and remove its files, since its object is gone. Returns the task to wait for, if any."""
@@ -78,6 +89,19 @@ class PodWorker:
             self.pod.failure = self.pod.failure or _AGENT_STOPPED
         self._begin_stop(self.pod.grace_seconds if grace is None else grace)
         return self._stop_task
+
+    def detach(self) -> set[asyncio.Task[None]]:
+        """Do nothing more for this pod, and let its processes run. Returns tasks that still have to end."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        for container in self.pod.containers:
+            container.kill_at(None)
+        if self.pod.token_refresh is not None:
+            self.pod.token_refresh.cancel()
+        tasks = self._running_tasks()
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def supervisor_lost(self, message: str) -> None:
         """Fail the pod, since its processes ended with the supervisor; the journal may say how some of them ended."""
@@ -147,12 +171,13 @@ class PodWorker:
         """Start a container, and restart it as often as the policy says."""
         while True:
             if container.view.code is None:
-                await lifecycle.start_container(self.pod, container)
+                if not container.live:  # a container that an earlier agent has started is live from the beginning
+                    await lifecycle.start_container(self.pod, container)
                 await self._wait_ended(container)
             if restart_policy == "Never" or (restart_policy == "OnFailure" and not container.view.code):
                 return
             await self._back_off(container)
-            lifecycle.forget_ends(self.pod, container)
+            lifecycle.forget_restarted(self.pod, container)
             container.prepare_restart()
 
     async def _wait_ended(self, container: ContainerRecord) -> None:
@@ -172,7 +197,7 @@ class PodWorker:
         If a container ran for `backoff_reset` seconds, its next restart counts as its first restart.
         """
         delays, view = self.pod.context.settings.delays, container.view
-        if loop_time() - container.started_loop_time >= delays.backoff_reset:
+        if container.ended_loop_time - container.started_loop_time >= delays.backoff_reset:
             container.backoff = 0.0
         if container.backoff:
             key = self.pod.key
@@ -180,7 +205,7 @@ class PodWorker:
             view.last = view.state
             container.set_waiting(BACKING_OFF, f"back-off {_go_duration(container.backoff)} restarting failed {where}")
             self.pod.mark_changed()
-            await asyncio.sleep(container.backoff)
+            await asyncio.sleep(container.ended_loop_time + container.backoff - loop_time())
         longer = min(2 * container.backoff, delays.max_restart_backoff)
         container.backoff = longer if container.backoff else delays.restart_backoff
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from trainwright.errors import InvalidError
-from trainwright.local.checks.admission import install, without_nulls
+from trainwright.local.checks.admission import install
+from trainwright.local.storage.metadata import without_nulls
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, JOBS, PODS, SECRETS, SERVICES, Resource, WallClock
@@ -126,9 +127,12 @@ def test_a_pod_is_not_looked_at_again() -> None:
     kept.patch(PODS, KEY, {"metadata": {"labels": {"a": "b"}}})
 
 
-def test_a_service_has_a_host_name() -> None:
+def test_a_service_has_a_host_name_and_defaults() -> None:
     assert "metadata.name: 'a.b' becomes a host name" in refused(SERVICES, body("a.b", spec={}))
-    assert store().create(SERVICES, body(spec={}))["spec"] == {}
+    made = store().create(SERVICES, body(spec={"clusterIP": "None", "ports": [{"port": 80}]}))
+    assert made["spec"]["ports"] == [{"protocol": "TCP", "targetPort": 80, "port": 80}]
+    assert (made["spec"]["type"], made["spec"]["clusterIPs"]) == ("ClusterIP", ["None"])
+    assert made["status"] == {"loadBalancer": {}}
 
 
 def test_plain_texts_of_a_secret_become_data() -> None:
@@ -161,12 +165,13 @@ def test_data_that_is_no_text_is_refused(resource: Resource, parts: dict[str, An
     assert expected in refused(resource, body(**parts))
 
 
-def test_a_config_map_and_a_claim_are_kept_as_they_are() -> None:
+def test_a_config_map_is_kept_as_it_is_and_a_claim_gets_defaults() -> None:
     kept = store()
     assert kept.create(CONFIG_MAPS, body(data={"a.txt": "x"}, binaryData={"b": "AA=="}))["data"] == {"a.txt": "x"}
     assert kept.create(CONFIG_MAPS, body("empty"))["metadata"]["name"] == "empty"
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    assert kept.create(CLAIMS, body(spec=claim))["spec"] == claim
+    made = kept.create(CLAIMS, body(spec=claim))
+    assert (made["spec"], made["status"]) == ({**claim, "volumeMode": "Filesystem"}, {"phase": "Pending"})
 
 
 # -- a kind with several versions -------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ def outside() -> socket.socket:
 
 def build() -> socket.socket:
     kernel.unshare(kernel.NEWNET | kernel.NEWNS)
+    # Some machines forward in each new namespace; tests begin with a machine that does not.
+    pathlib.Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
     kernel.mount("none", "/", None, kernel.REC | kernel.PRIVATE)
     kernel.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")  # for the records of forwarding
     kernel.mount("tmpfs", "/dev/net", "tmpfs", 0, "mode=755")

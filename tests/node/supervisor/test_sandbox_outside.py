@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods reach a simulated outside network if the machine has the programs for it, and leave nothing on the host."""
 
+import json
 import os
 import shutil
 import signal
@@ -289,6 +290,69 @@ def test_an_engine_tidies_after_a_supervisor_that_was_killed(
             assert notes(at) == []
         finally:
             engine.kill()
+            os.close(end)
+            os.close(ours)
+
+
+_ASKING = """
+apiVersion: batch.tensorstack.dev/v1beta1
+kind: GenericJob
+metadata: {name: asks}
+spec:
+  replicaSpecs:
+    - type: worker
+      replicas: 2
+      template: {spec: {containers: [{name: main, image: any, command: [sh, -c, "while :; do %s; sleep 0.1; done"]}]}}
+"""
+
+
+@as_root
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_outside_network_of_pods_survives_a_killed_background_engine(
+    who: str, nodes: int, folder: Path, monkeypatch: pytest.MonkeyPatch, spaces: Hold
+) -> None:
+    """With one node its supervisor owns the rules, with two the process that holds their network."""
+    _need("nft", "iptables-save")
+    (folder / "asks.yaml").write_text(_ASKING % f'{sys.executable} -S -c \\"{_ASK}\\"')
+    monkeypatch.setenv("TRAINWRIGHT_STATE", str(folder / "state"))
+    monkeypatch.setenv("WORLD_SOURCE", str(SOURCE))
+    end, ours = os.pipe()
+    monkeypatch.setenv("WORLD_END", str(end))
+    lives = [*_WORLD, "sh", "-c", "echo; exec sleep 600"]
+    with subprocess.Popen(lives, pass_fds=(end,), stdout=subprocess.PIPE) as world:
+        assert world.stdout is not None
+        world.stdout.readline()
+        at = spaces(world.pid)
+
+        def say(*words: str) -> str:
+            return within(at, sys.executable, "-m", "trainwright", *words, files=True)
+
+        def answers() -> int:
+            return say("logs", "asks").count("192.0.2.10")
+
+        def own_rules() -> list[str]:
+            return [line for line in within(at, "iptables-save").splitlines() if "trainwright" in line]
+
+        try:
+            say("up", "--runtime", "sandbox", "--nodes", str(nodes))
+            say("submit", str(folder / "asks.yaml"))
+            eventually(lambda: answers() > 1)
+            before = own_rules()
+            assert before
+            os.kill(json.loads(say("status", "-o", "json"))["pid"], signal.SIGKILL)
+            reached = answers()
+            eventually(lambda: answers() > reached)
+            say("up", "--runtime", "sandbox", "--nodes", str(nodes))
+            assert own_rules() == before
+            reached = answers()
+            eventually(lambda: answers() > reached)
+            say("down", "--end")
+            assert "trainwright" not in rules(at)
+            assert not forwards(at)
+            assert notes(at) == []
+        finally:
+            subprocess.run([*_enter(*at), sys.executable, "-m", "trainwright", "down", "--end"], check=False)
+            world.kill()
             os.close(end)
             os.close(ours)
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """When an agent dies, its supervisor ends all containers, or keeps them and all exit codes for the next agent."""
 
+import time
 from pathlib import Path
 
 from supervised import Supervised, Talk, alive, supervised
 
 from patience import PATIENCE
-from trainwright.node.supervisor import journal, terminal
+from trainwright.node.supervisor import identity, journal, terminal
 
 
 def _back(one: Supervised) -> Talk:
@@ -84,6 +85,53 @@ def test_the_last_requests_of_an_agent_count(tmp_path: Path) -> None:
             one.ask("start", pod="p1", container=f"x{number}", argv=["true"], env={}, log=str(tmp_path / "log"))
         one.sock.close()
         one.eventually(lambda: (tmp_path / "journal").read_text().count('"signal"') == 100)
+
+
+def test_the_next_agent_learns_what_a_container_is(tmp_path: Path) -> None:
+    with supervised(tmp_path, orphans="keep") as one:
+        name = one.shell("sleep 300", name="main", restart=2, message="/some/message")
+        one.call("note", container=name, notes={"post_start": True})
+        one.call("note", container=name, notes={"stop_by": 12.5})
+        one.sock.close()
+        back = _back(one)
+        answer = back.call("list")
+        back.sock.close()
+        (found,) = answer["containers"]
+        assert {key: found[key] for key in ("name", "restart", "message", "notes")} == {
+            "name": "main",
+            "restart": 2,
+            "message": "/some/message",
+            "notes": {"post_start": True, "stop_by": 12.5},
+        }
+        assert abs(found["started"] - time.time()) < PATIENCE
+        assert answer["pods"] == ["p1"]
+        assert journal.read(str(tmp_path / "journal"))[name] == found
+
+
+def test_a_container_that_cannot_start_leaves_no_trace(tmp_path: Path) -> None:
+    with supervised(tmp_path, orphans="keep") as one:
+        name, answer = one.try_start("/no/such/program", name="main", restart=0)
+        assert answer["code"] == 127
+        assert one.call("list")["containers"] == []
+        assert journal.read(str(tmp_path / "journal")) == {}
+        assert one.start("/bin/true", container=name, name="main", restart=0) == name
+
+
+def test_a_folder_has_one_supervisor_at_a_time(tmp_path: Path) -> None:
+    """A second one would begin another journal and take the socket away from the first."""
+    with supervised(tmp_path, orphans="keep") as one:
+        name = one.shell("sleep 300")
+        assert identity.lives(str(tmp_path))
+        second = Supervised(tmp_path, orphans="keep")
+        try:
+            assert "another supervisor lives in this folder" in second.event("failed")["text"]
+        finally:
+            second.end()
+        assert [*journal.read(str(tmp_path / "journal"))] == [name]
+        known = identity.read(str(tmp_path))
+        assert known is not None
+        assert known["pid"] == one.process.pid
+    assert not identity.lives(str(tmp_path))
 
 
 def test_the_journal_of_a_dead_supervisor_tells_what_ended_and_what_did_not(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ from trainwright.errors import InvalidError
 from trainwright.kinds.base import Kind, Loaded, load, stored
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.scalars import under
-from trainwright.local.storage.metadata import EXPECTED_NAME, OBJECT_NAME
+from trainwright.local.storage.metadata import EXPECTED_NAME, OBJECT_NAME, without_nulls
 from trainwright.model.job import Body
 from trainwright.model.problem import Problem, shown
-from trainwright.runtime.ports import CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
+from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, PODS, SECRETS, SERVICES, jobs_of
 
 if TYPE_CHECKING:
-    from trainwright.local.storage.store import Hook, Store
+    from trainwright.local.storage.store import Store
+    from trainwright.local.storage.tables import Hook
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
@@ -73,6 +74,13 @@ def _base64_problems(data: Any, path: str) -> Iterator[Problem]:
 
 
 _HOST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SERVICE_DEFAULTS: tuple[tuple[str, Any], ...] = (
+    ("type", "ClusterIP"),
+    ("sessionAffinity", "None"),
+    ("ipFamilies", ["IPv4"]),
+    ("ipFamilyPolicy", "SingleStack"),
+    ("internalTrafficPolicy", "Cluster"),
+)
 _POD_DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30))
 
 
@@ -83,6 +91,7 @@ def install(store: "Store") -> None:
         store.admit(jobs_of(kind), job_hook(kind))
     store.admit(PODS, admit_pod)
     store.admit(SERVICES, admit_service)
+    store.admit(CLAIMS, admit_claim)
     store.admit(SECRETS, admit_content)
     store.admit(CONFIG_MAPS, admit_content)
 
@@ -119,22 +128,16 @@ def _load(kind: Kind, body: Body) -> Loaded:
     return load(kind, {part: value for part, value in body.items() if part != "status"})
 
 
-def without_nulls(value: Any) -> Any:
-    """The value without keys whose value is null, because an API server drops these; nulls in lists stay."""
-    if isinstance(value, dict):
-        return {key: without_nulls(part) for key, part in value.items() if part is not None}
-    return [without_nulls(part) for part in value] if isinstance(value, list) else value
-
-
 # -- pods and services ------------------------------------------------------------------------------------------------
 
 
 def admit_pod(before: Body | None, body: Body) -> Body:
     """Require containers and a name that can be a host name; set the defaults of Kubernetes."""
-    if before is not None:
-        return body
     spec: Any = body.get("spec")
-    if not _HOST_NAME.fullmatch(body["metadata"]["name"]) or not isinstance(spec, dict) or not spec.get("containers"):
+    if before is not None and (spec is before.get("spec") or not isinstance(spec, dict)):
+        return body
+    is_named = before is not None or _HOST_NAME.fullmatch(body["metadata"]["name"])
+    if not is_named or not isinstance(spec, dict) or not spec.get("containers"):
         _raise_problems(body, _pod_problems(body, spec))
     missing = {name: default for name, default in _POD_DEFAULTS if spec.get(name) is None}
     return {**body, "spec": {**spec, **missing}} if missing else body
@@ -149,10 +152,26 @@ def _pod_problems(body: Body, spec: Any) -> Iterator[Problem]:
 
 
 def admit_service(before: Body | None, body: Body) -> Body:
-    """Require a name that can be a host name."""
+    """Require a name that can be a host name; set the defaults of Kubernetes, except addresses."""
     if before is None and not _HOST_NAME.fullmatch(body["metadata"]["name"]):
         _raise_problems(body, _host_name_problems(body))
-    return body
+    spec = body.get("spec")
+    if not isinstance(spec, dict):
+        return body
+    if before is None and not body.get("status"):
+        body = {**body, "status": {"loadBalancer": {}}}
+    missing: Body = {name: default for name, default in _SERVICE_DEFAULTS if spec.get(name) is None}
+    if spec.get("clusterIP") and not spec.get("clusterIPs"):
+        missing["clusterIPs"] = [spec["clusterIP"]]
+    if isinstance(spec.get("ports"), list):
+        missing["ports"] = [_with_port_defaults(port) for port in spec["ports"]]
+    return {**body, "spec": {**spec, **missing}}
+
+
+def _with_port_defaults(port: Any) -> Any:
+    if not isinstance(port, dict) or ("protocol" in port and "targetPort" in port):
+        return port
+    return {"protocol": "TCP", "targetPort": port.get("port"), **port}
 
 
 def _host_name_problems(body: Body) -> Iterator[Problem]:
@@ -162,13 +181,26 @@ def _host_name_problems(body: Body) -> Iterator[Problem]:
         yield Problem("metadata.name", f"{message}, with a letter or digit at both ends")
 
 
+def admit_claim(before: Body | None, body: Body) -> Body:
+    """Set the defaults of Kubernetes."""
+    spec = body.get("spec")
+    if before is None and not body.get("status"):
+        body = {**body, "status": {"phase": "Pending"}}
+    if not isinstance(spec, dict) or spec.get("volumeMode"):
+        return body
+    return {**body, "spec": {**spec, "volumeMode": "Filesystem"}}
+
+
 # -- secrets and config maps ------------------------------------------------------------------------------------------
 
 
 def admit_content(before: Body | None, body: Body) -> Body:  # noqa: ARG001 - a hook's signature
     """Check the data of a Secret or a ConfigMap. Move the `stringData` of a Secret into `data`, encoded in base64."""
     _raise_problems(body, content_problems(body))
-    if body["kind"] != "Secret" or "stringData" not in body:
+    if body["kind"] != "Secret":
+        return body
+    body = body if body.get("type") else {**body, "type": "Opaque"}
+    if "stringData" not in body:
         return body
     encoded = {key: b64encode(text.encode()).decode() for key, text in (body["stringData"] or {}).items()}
     rest = {part: value for part, value in body.items() if part != "stringData"}

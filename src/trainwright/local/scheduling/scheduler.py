@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec.structs import replace
 
-from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError
+from trainwright.errors import ApiError, ConflictError, GoneError, NotFoundError, UnavailableError
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.scheduling.affinity import ready_condition
 from trainwright.local.scheduling.cache import Leased, PodInfo, SchedulerCache, finished
@@ -277,7 +277,20 @@ def _annotations(granted: Granted) -> dict[str, str]:
 
 
 async def mark_node_lost(cluster: Cluster, name: str, clock: Clock, reason: str = "the node agent went away") -> None:
-    """Set the Ready condition of a node to Unknown. Do nothing if the node does not exist or is already not ready."""
+    """Set the Ready condition of a node to Unknown. Do nothing if the node does not exist or is already not ready.
+
+    If the disk is full, try again until the condition is stored: otherwise the node's pods would look alive for ever.
+    """
+    while True:
+        try:
+            await _mark_node_lost(cluster, name, clock, reason)
+        except UnavailableError:
+            await asyncio.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+async def _mark_node_lost(cluster: Cluster, name: str, clock: Clock, reason: str) -> None:
     try:
         node = await cluster.get(NODES.whole(), Key("", name))
     except NotFoundError:

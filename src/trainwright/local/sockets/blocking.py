@@ -44,6 +44,7 @@ class BlockingClient:
         except OSError as error:
             raise UnavailableError(f"no engine answers at {path}: {error.strerror or error}") from None
         self._socket.settimeout(timeout)
+        self._timeout = timeout
         try:
             check_hello(self._exchange(HELLO, hello(ENGINE_PROTOCOL)), path)
         except BaseException:
@@ -62,6 +63,14 @@ class BlockingClient:
         if "error" in reply:
             raise api_error(reply["error"])
         return reply.get("result")
+
+    def call_slow(self, verb: str, request: Mapping[str, Any]) -> Any:
+        """Call a verb whose answer can take long, because pods get their grace periods: wait without a time limit."""
+        self._socket.settimeout(None)
+        try:
+            return self.call(verb, request)
+        finally:
+            self._socket.settimeout(self._timeout)
 
     def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
         """The objects of a scope (`namespace`, `labels`, `fields`), and the version of the list."""

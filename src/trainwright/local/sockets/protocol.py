@@ -175,11 +175,15 @@ class BindRequest(TypedDict):
 
 
 class HeartbeatRequest(TypedDict):
-    """`heartbeat`: an agent in its own process sends its node, its process ID and its supervisor's process ID."""
+    """`heartbeat`: an agent in its own process sends its node, its process ID and its supervisor's process ID.
+
+    The ID of the supervisor is 0 before the agent has one. `start` is the supervisor's start time, see `tree`.
+    """
 
     node: str
     pid: int
     supervisor: int
+    start: NotRequired[str]
 
 
 class MetricsRequest(TypedDict):

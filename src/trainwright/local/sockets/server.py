@@ -25,7 +25,6 @@ from trainwright.local.sockets.protocol import (
     CHUNK_BYTES,
     HELLO,
     BindRequest,
-    Body,
     CreateRequest,
     DeleteRequest,
     ListRequest,
@@ -42,7 +41,7 @@ from trainwright.local.sockets.protocol import (
 )
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
-from trainwright.runtime.ports import BY_ID, Propagation, Resource, Selection, WatchEvent
+from trainwright.runtime.ports import BY_ID, PODS, Propagation, Resource, Selection, WatchEvent
 
 #: The maximum length of a request in bytes.
 _MAX_REQUEST_BYTES = 64 << 20
@@ -97,9 +96,9 @@ def verbs(cluster: LocalCluster) -> Mapping[str, Verb[Any]]:
         resource = _resource(request["resource"])
         return await cluster.delete(resource, _key(request), uid=uid, grace=grace, propagation=propagation)
 
-    async def bind(request: BindRequest) -> Body:
+    async def bind(request: BindRequest) -> Any:
         uid, version = request.get("uid", ""), request.get("version", "")
-        return cluster.store.bind(_key(request), request["node"], uid=uid, version=version)
+        return await cluster.bind(_key(request), request["node"], uid=uid, version=version, resource=PODS.whole())
 
     return {
         "list": Verb(ListRequest, listing),

@@ -43,7 +43,7 @@ class LeaseHolder(Struct, frozen=True, kw_only=True):
 
     user: str = ""
     uid: int = -1
-    #: The process that took the lease: the engine of a run, or a node agent.
+    #: The process that took the lease: the engine of a run, a supervisor that outlives its engine, or a node agent.
     pid: int = 0
     run: str = ""
     job: str = ""

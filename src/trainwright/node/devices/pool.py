@@ -8,14 +8,16 @@ A lease outlasts its pod by some seconds, so that the replacement pod gets the s
 pool leases the devices of its pods again. This succeeds only when every old process with the device has ended.
 """
 
+import array
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainwright.jsonlines import encode
+from trainwright.jsonlines import LineSplitter, decode, encode
 from trainwright.model.job import Body
 from trainwright.model.meta import INDEX, JOB_UID, ROLE
 from trainwright.model.units import rfc3339
@@ -24,8 +26,10 @@ from trainwright.node.devices.leases import DeviceLease, LeaseFolder, LeaseHolde
 from trainwright.node.supervisor.protocol import LeaseMessage
 from trainwright.runtime.ports import Clock
 
+_MAX_LINE_BYTES, _MAX_DESCRIPTORS = 1 << 16, 16
 LINGER = 5.0  # seconds that a device stays leased after its pod has ended
 
+_RECEIVE = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 #: A resource name and the id of a device.
 Device = tuple[str, str]
 #: By resource name: the ids of the devices that a pod has.
@@ -70,6 +74,27 @@ class LeaseChannel:
             message: LeaseMessage = {"do": "drop", "device": lease_name(lease.resource, lease.device)}
             self._ours.sendall(encode(message))
 
+    def held(self) -> list[tuple[str, int]]:
+        """The leases that a living supervisor holds, by name, and the descriptors of their locks.
+
+        The supervisor sends them when it gets this channel, before it answers the agent.
+        """
+        lines = LineSplitter(_MAX_LINE_BYTES)
+        names: list[str] = []
+        fds: list[int] = []
+        space = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
+        while True:
+            try:
+                data, parts, _, _ = self._ours.recvmsg(_MAX_LINE_BYTES, space, _RECEIVE)
+            except OSError:  # nothing more has arrived
+                break
+            for _, _, body in parts:
+                fds += array.array("i", body)
+            names += [str(decode(line)["device"]) for line in lines.feed(data)]
+            if not data:
+                break
+        return list(zip(names, fds, strict=True))
+
     def close(self) -> None:
         """Disconnect. The supervisor keeps its leases until it ends."""
         self._ours.close()
@@ -93,6 +118,8 @@ class DevicePool:
         self.folder = folder or LeaseFolder()
         self._run, self._clock = run, clock
         self._channels: dict[str, LeaseChannel] = {}
+        #: The processes of supervisors that outlive this engine, by node.
+        self._supervisors: dict[str, int] = {}
         self._leases: dict[Device, DeviceLease] = {}
         self._pods: dict[str, tuple[DeviceRequest, Granted]] = {}
         #: For each lease that no pod uses: the time at which the lease ends, on the monotonic clock.
@@ -119,6 +146,37 @@ class DevicePool:
             if self._node_of[device] == node and device in self._leases:
                 channel.hold(self._leases[device])
         return channel
+
+    def claim(self, pods: Iterable[tuple[Body, Granted]]) -> None:
+        """Learn from the store which devices an earlier engine has granted to which pods."""
+        for pod, granted in pods:
+            known = {name: ids for name, ids in granted.items() if all((name, one) in self._node_of for one in ids)}
+            node = (pod.get("spec") or {}).get("nodeName") or ""
+            request = DeviceRequest(pod["metadata"]["uid"], node, pod, {name: len(ids) for name, ids in known.items()})
+            if known:
+                self._pods[request.uid] = request, known
+                self._former[request.replica] = known
+
+    def take_over(self, node: str, supervisor: int, now: float) -> None:
+        """Share the leases that a supervisor which outlives engines holds, after it has got the node's channel.
+
+        Descriptions of the node's leases name the supervisor's process, since it stays when the engine ends.
+        """
+        self._supervisors[node] = supervisor
+        by_name = {lease_name(*device): device for device in self._node_of}
+        users = {device: request for request, granted in self._pods.values() for device in _devices(granted)}
+        for name, fd in self._channels[node].held():
+            device = by_name.get(name)
+            if device is None or device in self._leases:
+                os.close(fd)
+                continue
+            before = self.folder.holder(*device)
+            self._leases[device] = lease = DeviceLease(*device, fd)
+            lease.since = before.since if before is not None else ""
+            if device in users:
+                self._hand_over(users[device], lease)
+            else:
+                self._due[device] = now + self.linger
 
     def node_lost(self, node: str) -> None:
         """Release the devices of a node. A process that still runs there holds its devices until it ends.
@@ -209,7 +267,8 @@ class DevicePool:
         owner = next((one["name"] for one in meta.get("ownerReferences") or () if one.get("controller")), "")
         job = f"{meta.get('namespace', '')}/{owner}" if owner else ""
         lease.since = lease.since or rfc3339(self._clock.now())
-        lease.describe(own_description(self._run, job=job, pod=meta["name"], since=lease.since))
+        own = own_description(self._run, job=job, pod=meta["name"], since=lease.since)
+        lease.describe(replace(own, pid=self._supervisors.get(request.node, own.pid)))
         channel = self._channels.get(request.node)
         if channel is not None:
             channel.hold(lease)
@@ -277,7 +336,7 @@ class DevicePool:
         for (resource, device), holder in self._held_by_others.items():
             if (resource, device) in self._leases or (resource, device) in used:
                 continue
-            is_own = holder.pid == os.getpid() and holder.run == self._run
+            is_own = holder.pid in (os.getpid(), *self._supervisors.values()) and holder.run == self._run
             text = "processes of this run that are being ended" if is_own else str(holder)
             here = found.setdefault(self._node_of[resource, device], {})
             before = here.get(resource, LeasedDevices())

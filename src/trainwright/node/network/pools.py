@@ -61,6 +61,10 @@ class SubnetPool:
         """Mark an address as taken, for example after a restart of the engine."""
         self._taken.add(_number(host))
 
+    def contains(self, host: str) -> bool:
+        """Whether this is an address of the subnet."""
+        return self._first <= _number(host) <= self._last
+
     def put(self, host: str) -> None:
         """Return an address to the pool."""
         self._taken.discard(_number(host))
@@ -77,6 +81,10 @@ class SingleAddress:
         """Do nothing: all pods share the address."""
 
     put = claim
+
+    def contains(self, host: str) -> bool:
+        """Whether this is the only address."""
+        return host == LOOPBACK
 
 
 AddressPool = SubnetPool | SingleAddress
@@ -168,9 +176,13 @@ class SubnetLease:
             os.close(fd)
 
 
-def lease(name: str = "trainwright", routes: Path = _ROUTES) -> SubnetLease:
-    """Lease a free subnet. Leases exclude each other only if they have the same `name`. Raises EngineError."""
-    for subnet in _candidates(_routed(routes)):
+def lease(name: str = "trainwright", routes: Path = _ROUTES, preferred: str = "") -> SubnetLease:
+    """Lease a free subnet, if possible the preferred one. Raises EngineError.
+
+    Leases exclude each other only if they have the same `name`.
+    """
+    free = _candidates(_routed(routes))
+    for subnet in sorted(free, key=lambda one: str(one) != preferred) if preferred else free:
         fd = _claimed(f"\0{name}/{subnet}")
         if fd is not None:
             return SubnetLease(str(subnet), fd)

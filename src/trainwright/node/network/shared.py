@@ -63,6 +63,10 @@ class NetworkMember:
         """The descriptor for an event loop. It becomes readable when the keeper ends."""
         return self._connection.fileno()
 
+    def holder(self) -> dict[str, int]:
+        """Descriptors for a supervisor. The supervisor then counts as a member, too, until it ends."""
+        return {**self.spaces, "member": self._connection.fileno()}
+
     def close(self) -> None:
         """Leave the network. A keeper that this process started gets half a second to end."""
         self._connection.close()
@@ -75,8 +79,11 @@ class NetworkMember:
             self._keeper.returncode = self._keeper.returncode or 0  # so that Popen does not warn about a running keeper
 
 
-def join(name: str) -> NetworkMember:
-    """Join the network of that name, and create it if it does not exist. Raises EngineError."""
+def join(name: str, preferred: str = "") -> NetworkMember:
+    """Join the network of that name, and create it if it does not exist. Raises EngineError.
+
+    A new network gets the preferred subnet, if that subnet is free.
+    """
     keeper: subprocess.Popen[bytes] | None = None
     deadline = time.monotonic() + _JOIN_SECONDS
     while time.monotonic() < deadline:
@@ -85,7 +92,7 @@ def join(name: str) -> NetworkMember:
             member._keeper = keeper
             return member
         if keeper is None or keeper.poll() is not None:
-            keeper = _start_keeper(name)
+            keeper = _start_keeper(name, preferred)
         time.sleep(_RETRY_SECONDS)
     raise EngineError(f"the network of the nodes ({name}) could not be joined within {_JOIN_SECONDS:g} seconds")
 
@@ -119,10 +126,10 @@ def _connect(name: str) -> NetworkMember | None:
     return NetworkMember(welcome.subnet, welcome.range, spaces, welcome.notices, connection)
 
 
-def _start_keeper(name: str) -> "subprocess.Popen[bytes] | None":
+def _start_keeper(name: str, preferred: str) -> "subprocess.Popen[bytes] | None":
     """Start a keeper; None if another process has started a keeper at the same time."""
     keeper = subprocess.Popen(  # noqa: S603 - our own interpreter with our own arguments
-        [sys.executable, "-m", "trainwright.node.network.shared", name],
+        [sys.executable, "-m", "trainwright.node.network.shared", name, preferred],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -193,7 +200,10 @@ class NetworkKeeper:
 
 
 def main() -> None:
-    """Run the keeper of the network whose name is `argv[1]`. The first line on stdout is READY, TAKEN or an error."""
+    """Run the keeper of the network whose name is `argv[1]`; `argv[2]` is the preferred subnet.
+
+    The first line on stdout is READY, TAKEN or an error.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.bind(address(sys.argv[1]))
@@ -201,7 +211,7 @@ def main() -> None:
         _report(TAKEN)
         return
     try:
-        leased = lease()
+        leased = lease(preferred=sys.argv[2])
         network, outside = make_shared_network(leased.subnet)
     except (OSError, EngineError) as error:
         _report(f"the network of the nodes cannot be made: {error}")

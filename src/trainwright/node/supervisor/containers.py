@@ -82,10 +82,13 @@ class Containers:
             raise StartRefused("the supervisor is about to end.")
         limits = request.get("limits") or {}
         group = self._make_group(limits)
+        if "restart" in request:
+            self._journal.starting(request)
         try:
             container = self._spawn(request, group)
         except BaseException:
             self._remove_group(group)
+            self._journal.forget(name)
             raise
         self.running[name] = self._by_pid[container.process.pid] = container
         if limits.get("memory") and (not group.folders or "memory" in self.cgroups.refusals):

@@ -3,7 +3,8 @@
 
 The journal is a file with one JSON object per line. The supervisor appends a line when a container starts, when it has
 ended (before it is reaped), and when the agent has stored its exit status. After the supervisor's death, the agent
-reads the journal.
+reads the journal. If the supervisor outlives its agent, a line also precedes each start: if the supervisor is killed
+while it starts a process, the journal names that process.
 
 The engine locks devices and sends a descriptor of each lock to the supervisor. The supervisor keeps the descriptor, and
 every container that uses the device inherits it, so a device stays locked until its last user has ended, even if the
@@ -12,8 +13,10 @@ engine and the supervisor are killed. While a descriptor is sent but not yet rea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, cast
 
 from trainwright.jsonlines import END, decode, encode
@@ -22,7 +25,14 @@ from trainwright.node.supervisor.launch import StartRefused
 from trainwright.node.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import ExitStatus, ForgottenEntry, JournalEntry, LeaseMessage
+    from trainwright.node.supervisor.protocol import (
+        ExitStatus,
+        ForgottenEntry,
+        JournalEntry,
+        LeaseMessage,
+        Notes,
+        StartContainer,
+    )
 
 #: The journal is rewritten when it has at least this many forgotten containers.
 _MIN_FORGOTTEN = 500
@@ -40,8 +50,32 @@ class Journal:
 
     def started(self, container: str, pod: str, pid: int) -> None:
         """Record that a container's main process runs."""
-        self.entries[container] = {"container": container, "pod": pod, "pid": pid, "ended": None}
-        self._append(self.entries[container])
+        entry = self.entries.setdefault(container, {"container": container, "pod": pod, "pid": pid, "ended": None})
+        entry["pid"] = pid
+        self._append(entry)
+
+    def starting(self, request: StartContainer) -> None:
+        """Record that a container is about to start, with what a later agent needs to know about it."""
+        entry: JournalEntry = {
+            "container": request["container"],
+            "pod": request["pod"],
+            "pid": 0,
+            "ended": None,
+            "name": request["name"],
+            "restart": request["restart"],
+            "log": request["log"],
+            "message": request.get("message", ""),
+            "started": time.time(),
+        }
+        self.entries[entry["container"]] = entry
+        self._append(entry)
+
+    def note(self, container: str, notes: Notes) -> None:
+        """Add what the agent has done with a container."""
+        entry = self.entries.get(container)
+        if entry is not None:
+            entry["notes"] = {**entry.get("notes", {}), **notes}
+            self._append(entry)
 
     def ended(self, container: str, status: ExitStatus) -> None:
         """Record how a container ended."""
@@ -124,8 +158,21 @@ class LeaseDescriptors:
         self._lines: LineSocket | None = None
         if fd is not None:
             os.set_inheritable(fd, False)
-            self._lines = LineSocket(socket.socket(fileno=fd))
-            loop.watch(fd, self._receive)
+            self._listen(fd)
+
+    def attach(self, fd: int) -> None:
+        """Take a new socket, from an engine that has replaced the engine before, and tell it which locks are here."""
+        self._close()
+        lines = self._listen(fd)
+        for device, lock in self._held.items():
+            message: LeaseMessage = {"do": "hold", "device": device}
+            with contextlib.suppress(OSError):  # the engine has already ended
+                socket.send_fds(lines.sock, [encode(message)], [lock])
+
+    def _listen(self, fd: int) -> LineSocket:
+        self._lines = LineSocket(socket.socket(fileno=fd))
+        self._loop.watch(fd, self._receive)
+        return self._lines
 
     def of(self, devices: list[str]) -> tuple[int, ...]:
         """The descriptors of these devices, for a container that uses them. Raises StartRefused."""
@@ -140,6 +187,10 @@ class LeaseDescriptors:
             for line in lines:
                 self._handle(self._lines, cast("LeaseMessage", decode(line)))
         if self._lines is not None and self._lines.closed:
+            self._close()
+
+    def _close(self) -> None:
+        if self._lines is not None:
             self._loop.unwatch(self._lines.fileno())
             self._lines.close()
             self._lines = None

@@ -3,7 +3,8 @@
 
 The supervisor builds its parts, sends `ready`, and runs the loop until the agent disconnects (`orphans: end`) or until
 SIGTERM; then it ends all containers. With `orphans: keep` it continues without an agent, and ends when a periodic check
-finds that no container runs and no agent is connected.
+finds that no container runs and no agent is connected. Its journal stays for the next agent. An agent that takes over
+from another agent must prove that it has the lock of the folder (`identity`), so two agents never command a supervisor.
 
 `SupervisorService` implements the verbs of the protocol. A repeated request is no error, because an agent that was
 killed and started again repeats its requests.
@@ -48,19 +49,24 @@ _OK: protocol.Done = {"ok": True}
 def main() -> None:
     """Run a supervisor. The only argument is its configuration, as JSON."""
     config: protocol.Config = json.loads(sys.argv[1])
+    keep = config.get("orphans") == "keep"
     os.set_inheritable(config["fd"], False)
     lines = LineSocket(socket.socket(fileno=config["fd"]))
     try:
         problem = mismatch(config, SUPERVISOR_PROTOCOL, "the agent", "the supervisor")
         if problem is not None:
             raise StartRefused(problem)
+        if keep:
+            from trainwright.node.supervisor import identity  # noqa: PLC0415 - `trainwright run` does not need it
+
+            identity.settle(config["folder"], config["runtime"])  # the lock is held until this process ends
         launch.raise_descriptor_limit()
         supervisor = Supervisor(config, lines, _make_runtime(config))
     except Exception as error:
         lines.send({"event": "failed", "text": str(error) or type(error).__name__})
         lines.flush()
         sys.exit(3)
-    if config.get("orphans") != "keep":
+    if not keep:
         tree.wake_without_parent()  # after `_make_runtime`: entering a user namespace would undo this call
     supervisor.run()
 
@@ -80,6 +86,7 @@ class Supervisor:
 
     def __init__(self, config: protocol.Config, lines: LineSocket, runtime: Runtime) -> None:
         self._config, self._runtime = config, runtime
+        self._keep = config.get("orphans") == "keep"
         self._notices = [*runtime.notices]
         self._stopping = self._terminate_requested = False
         self._defects = 0
@@ -87,14 +94,14 @@ class Supervisor:
         self._loop = Loop(self._report_defect)
         self._control = Control(self._loop, self._agent_lost)
         self._journal = Journal(f"{config['folder']}/journal")
-        leases = LeaseDescriptors(self._loop, config.get("leases"))
-        self._containers = Containers(self._loop, runtime, self._journal, self._send, leases)
+        self._leases = LeaseDescriptors(self._loop, config.get("leases"))
+        self._containers = Containers(self._loop, runtime, self._journal, self._send, self._leases)
         size, count = config.get("rotate") or DEFAULT_ROTATION
         self._containers.rotate = size, count
         self._containers.stamps = bool(config.get("stamps"))
         self._execs = ExecTable(self._loop, runtime, self._containers)
         self._service = SupervisorService(self._control, runtime, self._containers, self._execs, self._journal)
-        self._listener = ExecListener(self._loop, config["folder"], self._execs, self._attach)
+        self._listener = ExecListener(self._loop, config["folder"], self._execs, self._attach_again)
         self._loop.tasks.insert(0, self._handle_ends)
         self._attach(lines)
 
@@ -112,16 +119,35 @@ class Supervisor:
         self._containers.close()
         self._journal.close()
 
+    def _attach_again(self, lines: LineSocket, request: protocol.Attach) -> None:
+        """Let another agent take over. Raises StartRefused if the first agent may still be there."""
+        if self._stopping:
+            raise StartRefused("the supervisor is about to end.")
+        fds = lines.fds
+        if self._keep and self._control.attached:
+            from trainwright.node.supervisor import identity  # noqa: PLC0415 - `trainwright run` does not need it
+
+            if not fds or not identity.proves_agent(self._config["folder"], fds[0]):
+                raise StartRefused("another agent commands this supervisor.")
+        self._loop.unwatch(lines.fileno())
+        if request.get("leases") and len(fds) > 1:
+            self._leases.attach(fds.pop(1))
+        lines.close_fds()  # the lock must end with the agent
+        self._attach(lines)
+
     def _attach(self, lines: LineSocket) -> None:
         self._control.attach(lines)
         ready: protocol.Ready = {
             "event": "ready",
-            **hello(SUPERVISOR_PROTOCOL),
+            "protocol": SUPERVISOR_PROTOCOL,
+            "version": hello(SUPERVISOR_PROTOCOL)["version"],
             "runtime": self._config["runtime"],
             "cgroup": self._containers.cgroups.version,
             "outside": self._runtime.outside,
             "notices": self._notices,
         }
+        if self._keep:
+            ready["pid"], ready["start"] = os.getpid(), tree.start_time(os.getpid()) or ""
         self._control.send(ready)
 
     def _send(self, event: protocol.Event) -> None:
@@ -138,7 +164,7 @@ class Supervisor:
             time.sleep(0.01)  # a repeated defect must not use a whole CPU
 
     def _agent_lost(self) -> None:
-        if self._config.get("orphans") != "keep":
+        if not self._keep:
             self._finish()
         else:
             self._loop.later(self._config.get("linger", _LINGER_SECONDS), self._end_if_idle)
@@ -228,6 +254,7 @@ class SupervisorService:
         self, control: Control, runtime: Runtime, containers: Containers, execs: ExecTable, journal: Journal
     ) -> None:
         self._runtime, self._containers, self._execs, self._journal = runtime, containers, execs, journal
+        self._opened: set[str] = set()
         self._closing: dict[str, list[Reply]] = {}
         control.handlers = {
             "open": self._open,
@@ -236,7 +263,8 @@ class SupervisorService:
             "kill": self._kill,
             "exec": execs.run,
             "close": self._close,
-            "list": lambda _, __: {"ok": True, "containers": [*journal.entries.values()]},
+            "list": lambda _, __: {"ok": True, "containers": [*journal.entries.values()], "pods": [*self._opened]},
+            "note": self._note,
             "forget": self._forget,
             "ping": lambda _, __: _OK,
             "leased": self._leased,
@@ -244,6 +272,11 @@ class SupervisorService:
 
     def _open(self, request: protocol.OpenPod, _: Reply) -> protocol.Done:
         self._runtime.open(request)
+        self._opened.add(request["pod"])
+        return _OK
+
+    def _note(self, request: protocol.NoteContainer, _: Reply) -> protocol.Done:
+        self._journal.note(request["container"], request["notes"])
         return _OK
 
     def _leased(self, request: protocol.Leased, _: Reply) -> protocol.Done:
@@ -266,12 +299,16 @@ class SupervisorService:
         pod = request["pod"]
         running = self._containers.of(pod)
         if not running:
-            self._runtime.close(pod)
+            self._release(pod)
             return _OK
         self._closing.setdefault(pod, []).append(reply)
         for container in running:
             self._containers.kill(container)
         return None
+
+    def _release(self, pod: str) -> None:
+        self._runtime.close(pod)
+        self._opened.discard(pod)
 
     def _forget(self, request: protocol.ContainerRequest, _: Reply) -> protocol.Done:
         """Remove a container from the journal, because the agent has its exit status. Ignore a running container."""
@@ -283,6 +320,6 @@ class SupervisorService:
         """Kill the commands of a container that has ended, and close pods that waited for its end."""
         self._execs.kill_in(container)
         for pod in [pod for pod in self._closing if not self._containers.of(pod)]:
-            self._runtime.close(pod)
+            self._release(pod)
             for reply in self._closing.pop(pod):
                 reply(_OK)

@@ -23,6 +23,8 @@ class NetworkConfig(TypedDict):
     subnet: str
     #: Descriptors of the namespaces, by name, if several supervisors share one network.
     holder: NotRequired[dict[str, int] | None]
+    #: The descriptor of the subnet's lease, which a supervisor that outlives its agent holds, too.
+    lease: NotRequired[int | None]
 
 
 class Config(Hello):
@@ -44,6 +46,17 @@ class Config(Hello):
     #: Inherited descriptors: the connection to the agent, and the socket for leases.
     fd: NotRequired[int]
     leases: NotRequired[int | None]
+
+
+class Identity(Hello):
+    """The text of `supervisor.lock`. Every later version must be able to read it."""
+
+    pid: int
+    #: The start time of the process, in the clock ticks of the kernel.
+    start: str
+    #: The kernel's ID of the time since the machine was started.
+    boot: str
+    runtime: str
 
 
 # -- requests of the agent --------------------------------------------------------------------------------------------
@@ -99,6 +112,11 @@ class StartContainer(TypedDict):
     limits: NotRequired[Limits]
     #: The devices whose locks the container inherits.
     leases: NotRequired[list[str]]
+    #: For an agent that attaches later: the container's name in the pod, its number of restarts, and the path of its
+    #: termination message.
+    name: NotRequired[str]
+    restart: NotRequired[int]
+    message: NotRequired[str]
 
 
 class Leased(TypedDict):
@@ -117,6 +135,12 @@ class ContainerRequest(TypedDict):
     """`kill`, `forget`: SIGKILL a container, or remove a container from the journal."""
 
     container: str
+
+
+class NoteContainer(ContainerRequest):
+    """`note`: add facts about a container to the journal, for an agent that attaches later."""
+
+    notes: "Notes"
 
 
 class SignalContainer(ContainerRequest):
@@ -172,13 +196,34 @@ class ExitStatus(TypedDict):
     at: float
 
 
+class Notes(TypedDict, total=False):
+    """What an agent has done with a container."""
+
+    #: Whether the hooks were begun: they must not run a second time.
+    post_start: bool
+    pre_stop: bool
+    #: The container got its stop signal. It is killed at this time, in seconds since 1970.
+    stop_by: float
+    stop_message: str
+
+
 class JournalEntry(TypedDict):
-    """One container in the journal."""
+    """One container in the journal. Every later version must be able to read it.
+
+    A pid of 0: the supervisor was about to start the container.
+    """
 
     container: str
     pod: str
     pid: int
     ended: ExitStatus | None
+    #: The fields of `StartContainer`, and the time of the start in seconds since 1970.
+    name: NotRequired[str]
+    restart: NotRequired[int]
+    log: NotRequired[str]
+    message: NotRequired[str]
+    started: NotRequired[float]
+    notes: NotRequired[Notes]
 
 
 class ForgottenEntry(TypedDict):
@@ -189,9 +234,10 @@ class ForgottenEntry(TypedDict):
 
 
 class ContainerList(Done):
-    """The answer to `list`: every container in the journal."""
+    """The answer to `list`: every container in the journal, and the open pods."""
 
     containers: list[JournalEntry]
+    pods: NotRequired[list[str]]
 
 
 class ErrorAnswer(TypedDict):
@@ -216,6 +262,9 @@ class Ready(Hello):
     #: Whether pods reach the network outside this machine.
     outside: bool
     notices: list[str]
+    #: The process of a supervisor that outlives its agent; see `Identity`.
+    pid: NotRequired[int]
+    start: NotRequired[str]
 
 
 class TextEvent(TypedDict):
@@ -244,9 +293,14 @@ class TerminalExec(Exec, Hello):
 
 
 class Attach(Hello):
-    """The first line from an agent that takes over a supervisor."""
+    """The first line from an agent that takes over a supervisor.
+
+    The agent sends the descriptor of its lock (`agent.lock`) with this line and, if `leases`, after it the descriptor
+    of a socket for leases.
+    """
 
     role: Literal["control"]
+    leases: NotRequired[bool]
 
 
 class TerminalSignal(TypedDict):
@@ -262,7 +316,11 @@ class TerminalEnd(TypedDict):
 
 
 class LeaseMessage(TypedDict):
-    """A line from the engine on the socket for leases. A line with `hold` comes with the descriptor of the lock."""
+    """A line on the socket for leases. A line with `hold` comes with the descriptor of the lock.
+
+    The engine sends `hold` and `drop`. If a socket is new to a living supervisor, the supervisor first sends the engine
+    a line with `hold` for each lock that it has.
+    """
 
     do: Literal["hold", "drop"]
     device: str

@@ -20,13 +20,13 @@ from trainwright.node.supervisor.loop import Loop
 from trainwright.node.supervisor.tree import ProcessEnd
 
 if TYPE_CHECKING:
-    from trainwright.node.supervisor.protocol import ErrorAnswer, Started, TerminalEnd, TerminalExec
+    from trainwright.node.supervisor.protocol import Attach, ErrorAnswer, Started, TerminalEnd, TerminalExec
+
+    AttachAgent = Callable[[LineSocket, Attach], None]
 
 NAME = "supervisor.sock"
 _FIRST_LINE_SECONDS = 10.0
 _MAX_FOLDER_BYTES = 89  # the longest folder path in bytes: the address of a socket has at most 108 bytes
-
-AttachAgent = Callable[[LineSocket], None]
 
 
 def connect(folder: str) -> socket.socket:
@@ -129,8 +129,7 @@ class ExecClient:
         if problem is not None:
             raise StartRefused(f"{problem}.")
         if message.get("role") == "control":
-            self._loop.unwatch(self._lines.fileno())
-            self._attach(self._lines)
+            self._attach(self._lines, cast("Attach", message))
             return True
         if message.get("do") != "exec":
             raise StartRefused('expected {"role": "control"} or {"do": "exec", …} as the first line.')

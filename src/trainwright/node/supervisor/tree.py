@@ -97,13 +97,13 @@ def container(pid: int) -> str | None:
 def members(mains: Mapping[int, str]) -> dict[str, list[int]]:
     """The processes of these containers: main processes, their descendants, and our descendants with the marker."""
     found: dict[str, list[int]] = {name: [] for name in mains.values()}
-    level = [(pid, mains.get(pid) or container(pid)) for pid in _children(os.getpid())]
+    level = [(pid, mains.get(pid) or container(pid)) for pid in children(os.getpid())]
     while level:
         level = [(pid, owner) for pid, owner in level if owner is None or owner in found]
         for pid, owner in level:
             if owner is not None:
                 found[owner].append(pid)
-        level = [(child, owner or container(child)) for pid, owner in level for child in _children(pid)]
+        level = [(child, owner or container(child)) for pid, owner in level for child in children(pid)]
     return found
 
 
@@ -163,7 +163,7 @@ def _descendants(pid: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     level = [pid]
     while level:
-        pairs = [(parent, child) for parent in level for child in _children(parent)]
+        pairs = [(parent, child) for parent in level for child in children(parent)]
         found += pairs
         level = [child for _, child in pairs]
     return found
@@ -181,7 +181,7 @@ def held(pid: int, parent: int) -> Process | None:
     return None
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """The children of all threads of a process."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
