@@ -12,15 +12,34 @@
         ├── ConflictError            409: the write is based on an old version
         ├── GoneError                410: the watch must begin with a new list
         ├── InvalidError             422
+        │   ├── FieldError               the same, with each wrong field by itself
+        │   ├── BadRequestError          400: the request itself cannot be read
+        │   └── TooLargeError            413
         ├── ForbiddenError           403
+        │   ├── UnauthorizedError        401
         │   └── QuotaError               a quota of the namespace is used up
+        ├── MethodNotAllowedError    405
+        ├── NotAcceptableError       406
+        ├── UnsupportedMediaTypeError  415
         ├── TooManyRequestsError     429; `retry_after` has the pause in seconds
         └── UnavailableError         5xx, or no answer at all
+            ├── TooNewError              504: the server has not reached the version that the request names
             └── UntrustedError           the server's certificate is not valid: a retry does not help
 
 The command line prints an error as one line on stderr and ends with the exit code of that error. `runtime` handles
 every ApiError itself and retries after transient errors.
 """
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class ErrorCause(NamedTuple):
+    """One cause of an error, with the words of Kubernetes: a reason such as FieldValueInvalid, and the wrong field."""
+
+    reason: str
+    message: str
+    field: str = ""
 
 
 class TrainwrightError(Exception):
@@ -51,9 +70,9 @@ class ApiError(TrainwrightError):
     status = 500
     reason = "InternalError"
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, causes: Iterable[ErrorCause] = ()) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.causes = retry_after, tuple(causes)
 
 
 class NotFoundError(ApiError):
@@ -86,10 +105,56 @@ class InvalidError(ApiError):
     status, reason = 422, "Invalid"
 
 
+class FieldError(InvalidError):
+    """Fields that are not valid. `about` is the group and kind of the object with these fields, if it is not stored."""
+
+    def __init__(self, causes: Iterable[ErrorCause], *, about: tuple[str, str] = ("", "")) -> None:
+        found = tuple(causes)
+        texts = [f"{one.field}: {one.message}" for one in found]
+        super().__init__(texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]", causes=found)
+        self.about = about
+
+
+class BadRequestError(InvalidError):
+    """The request cannot be read: a wrong parameter, or a body that is no object."""
+
+    status, reason = 400, "BadRequest"
+
+
+class TooLargeError(InvalidError):
+    """The body of the request is too large."""
+
+    status, reason = 413, "RequestEntityTooLarge"
+
+
+class MethodNotAllowedError(ApiError):
+    """The resource does not have this verb."""
+
+    status, reason = 405, "MethodNotAllowed"
+
+
+class NotAcceptableError(ApiError):
+    """The server has no answer in a format that the client accepts."""
+
+    status, reason = 406, "NotAcceptable"
+
+
+class UnsupportedMediaTypeError(ApiError):
+    """The server cannot read bodies in this format."""
+
+    status, reason = 415, "UnsupportedMediaType"
+
+
 class ForbiddenError(ApiError):
     """The user has no right to do this."""
 
     status, reason = 403, "Forbidden"
+
+
+class UnauthorizedError(ForbiddenError):
+    """The request has no valid credentials."""
+
+    status, reason = 401, "Unauthorized"
 
 
 class QuotaError(ForbiddenError):
@@ -106,6 +171,18 @@ class UnavailableError(ApiError):
     """The server does not answer or is temporarily unavailable."""
 
     status, reason = 503, "ServiceUnavailable"
+
+
+class TooNewError(UnavailableError):
+    """The server has not reached the version that the request names."""
+
+    status, reason = 504, "Timeout"
+
+    def __init__(self, wanted: str, newest: str) -> None:
+        cause = ErrorCause("ResourceVersionTooLarge", "Too large resource version")
+        super().__init__(
+            f"Timeout: Too large resource version: {wanted}, current: {newest}", retry_after=1, causes=[cause]
+        )
 
 
 class UntrustedError(UnavailableError):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.cli.logs import LogSelection, chosen, files, read
+from trainwright.cli.logs import LogSelection, chosen, files
 from trainwright.cli.main import run
 from trainwright.cli.record import REPLICAS, RecordedPod, RunRecord
 from trainwright.cli.state import NameLocks
 from trainwright.model.meta import Key
+from trainwright.node import log_segments
 from trainwright.node.supervisor.logs import ContainerLog
 
 #: The minute in which all lines of these tests were written.
@@ -338,7 +339,7 @@ def test_a_log_that_is_rotated_while_it_is_read(writer: Writer, rotations: int, 
         writer.write(second, "worker-0", f"line {second}")
     (log,) = files(writer.folder, chosen(writer.folder, LogSelection(str(DEMO))))
     found: list[tuple[int, bytes]] = []
-    for segment in read.parts(log.path, log.inode, log.size):
+    for segment in log_segments.parts(log.path, log.inode, log.size):
         for piece in segment.pieces(block=8):
             if not found:
                 for number in range(rotations * 5):
@@ -355,7 +356,7 @@ def test_a_rotated_file_that_disappears_costs_the_next_one_nothing(writer: Write
     for second in range(10):
         writer.write(second, "worker-0", f"line {second}")
     (log,) = files(writer.folder, chosen(writer.folder, LogSelection(str(DEMO))))
-    oldest, following, *_ = read.parts(log.path, log.inode, log.size)
+    oldest, following, *_ = log_segments.parts(log.path, log.inode, log.size)
     known = b"".join(piece.data for piece in following.pieces())
     for path in Path(log.path).parent.iterdir():
         if path.stat().st_ino == oldest.inode:

@@ -69,6 +69,50 @@ def test_each_command_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert f"trainwright {name} " in text
 
 
+#: The commands that work on any cluster, each with arguments.
+ON_CLUSTERS = {
+    "annotate": ("x", "a=b"),
+    "delete": ("x",),
+    "describe": ("x",),
+    "events": ("x",),
+    "exec": ("x", "worker-0", "--", "true"),
+    "explain": ("x",),
+    "get": (),
+    "history": ("x",),
+    "logs": ("x",),
+    "resume": ("x",),
+    "scale": ("x", "worker=1"),
+    "submit": ("missing.yaml",),
+    "suspend": ("x",),
+    "wait": ("x",),
+}
+
+
+@pytest.mark.parametrize("name", ON_CLUSTERS)
+def test_a_command_for_this_machine_loads_nothing_of_clusters(name: str, tmp_path: Path) -> None:
+    code = "import sys\nfrom trainwright.cli.main import run\nrun(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
+    words = [sys.executable, "-c", code, name, *ON_CLUSTERS[name]]
+    env = os.environ | {"TRAINWRIGHT_STATE": str(tmp_path), "KUBECONFIG": str(tmp_path / "missing")}
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=True)
+
+    modules = done.stderr.splitlines()[-1].split()
+    assert [one for one in modules if one.startswith(("trainwright.kube", "trainwright.cli.remote"))] == []
+
+
+@pytest.mark.parametrize("name", ON_CLUSTERS)
+def test_a_context_that_does_not_exist(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config"
+    config.write_text('{"contexts": [{"name": "lab", "context": {"cluster": "lab"}}]}')
+    options = ["--context", "lib", "--kubeconfig", str(config)]
+
+    assert run([name, *options, *ON_CLUSTERS[name]]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"trainwright: {config}: --context: there is no context 'lib'; did you mean 'lab'?\n",
+    )
+
+
 def test_a_misspelt_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["validte", "x"]) == 2
     assert "Did you mean 'validate'?" in capsys.readouterr().err

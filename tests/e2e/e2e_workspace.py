@@ -19,6 +19,7 @@ from e2e_jobs import Body
 from msgspec import Struct
 
 from patience import PATIENCE
+from trainwright.cli.state import is_live
 from trainwright.runtime import purity
 
 ROOT = Path(__file__).parents[2]
@@ -116,9 +117,9 @@ class Workspace:
         return str(path)
 
     def words(self, *words: str | Body) -> list[str]:
-        """The argument list. A manifest is written to a file; `run` gets the runtime of the test."""
+        """The argument list. A manifest is written to a file; `run` and `up` get the runtime of the test."""
         texts = [self.write(word) if isinstance(word, dict) else word for word in words]
-        if texts[0] == "run" and "--runtime" not in texts:
+        if texts[0] in ("run", "up") and not {"--runtime", "--detach"} & set(texts):
             texts[1:1] = ["--runtime", self.runtime]
         return [*self.before, sys.executable, "-m", "trainwright", *texts]
 
@@ -160,8 +161,8 @@ class Workspace:
 
     @property
     def live(self) -> bool:
-        """Whether a command that was started has not ended."""
-        return any(live.process.poll() is None for live in self._lives)
+        """Whether a command that was started has not ended, or a background engine runs."""
+        return any(live.process.poll() is None for live in self._lives) or is_live(self.state / ".engine" / "lock")
 
     def close(self) -> None:
         """Kill all commands and processes; also after a failed test."""

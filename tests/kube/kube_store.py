@@ -46,6 +46,8 @@ class StoreServer:
         self.before: Before = nothing
         self.asked: list[str] = []
         self.address = ""
+        #: Whether pods run for a moment and end well; otherwise they stay as the test makes them.
+        self.pods_run = True
         self._definitions = {body["metadata"]["name"]: body for body in crds(KINDS)}
         self._cluster = LocalCluster(self.store)
 
@@ -126,7 +128,7 @@ class StoreServer:
         """Every pod runs, and ends well a moment later."""
         async for batch in self._cluster.watch(PODS.whole(), since="0"):
             for change in batch:
-                if change.what is WatchEventType.ADDED:
+                if change.what is WatchEventType.ADDED and self.pods_run:
                     key = Key(change.item["metadata"]["namespace"], change.item["metadata"]["name"])
                     loop = asyncio.get_running_loop()
                     loop.call_later(0.05, self._state, key, "Running")

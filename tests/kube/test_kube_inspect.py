@@ -11,9 +11,11 @@ import pytest
 from aiohttp import web
 from kube_store import JOB, StoreServer, api, status
 
+from trainwright.cli.flags import ClusterOptions
 from trainwright.cli.inspect import cluster
-from trainwright.cli.inspect.cluster import collect, parse_name
-from trainwright.cli.inspect.evidence import ClusterOptions, JobEvidence, Wanted
+from trainwright.cli.inspect.cluster import collect
+from trainwright.cli.inspect.evidence import JobEvidence, Wanted
+from trainwright.cli.remote.find import parse_name
 from trainwright.errors import ApiError, ForbiddenError, InvalidError, UsageError
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.codec import object_path

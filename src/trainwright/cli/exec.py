@@ -1,111 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright exec`: run a command inside a replica of a running job, connected to our terminal or pipes.
 
-The engine knows the node of the replica, and the supervisor of this node runs the command. If our standard streams are
-pipes or files, the supervisor receives these streams. If they are a terminal, the supervisor receives a new
-pseudo-terminal, and this process copies bytes and window sizes between the two terminals.
+On this machine, the engine knows the node of the replica, and the supervisor of this node runs the command. If our
+standard streams are pipes or files, the supervisor receives these streams. If they are a terminal, the supervisor
+receives a new pseudo-terminal, and this process copies bytes and window sizes between the two terminals. On a cluster,
+the API server connects the streams (`remote.exec`).
 """
 
 import fcntl
 import os
 import selectors
 import signal
-import socket
 import sys
 import termios
 import tty
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from trainwright import __version__
+from trainwright.cli.completion import complete_jobs, complete_replicas
 from trainwright.cli.condition import condition
+from trainwright.cli.flags import ClusterOptions, cluster_choice
 from trainwright.cli.live_job import LiveJob, namespaced, reach
 from trainwright.cli.runs import near_replica
-from trainwright.errors import EngineError, UsageError
-from trainwright.jsonlines import SUPERVISOR_PROTOCOL, LineSplitter, decode, encode
+from trainwright.errors import UsageError
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
-from trainwright.model.meta import CONTAINER_SCHEME, INDEX, PREFIX, ROLE
+from trainwright.model.meta import INDEX, PREFIX, ROLE
 from trainwright.model.problem import nearest
-from trainwright.node.supervisor.protocol import TerminalEnd, TerminalExec, TerminalSignal
-from trainwright.node.supervisor.terminal import connect
+from trainwright.node.exec_client import ExecConnection, container_id, exec_request
+from trainwright.node.supervisor.protocol import TerminalExec
 
 _CHUNK_BYTES = 64 * 1024
-_MAX_MESSAGE_BYTES = 1 << 20
 _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run_in(supervisor: str, container: str, argv: list[str], *, tty: bool | None) -> int:
     """Run the command and return its exit code. With `tty=None`, the command gets a terminal if we have a terminal."""
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    connection = ExecConnection(str(Path(supervisor).parent))
+    if not wants_terminal(tty):
+        return _with_pipes(connection, exec_request(container, argv))
+    kind = os.environ.get("TERM") or "dumb"
+    return _with_terminal(connection, exec_request(container, argv, terminal=kind))
+
+
+def wants_terminal(tty: bool | None) -> bool:
+    """Whether the command gets a terminal. Raises UsageError if the user wants a terminal but has none."""
     if tty and not sys.stdin.isatty():
         raise UsageError("-t needs a terminal, but standard input is not a terminal")
-    connection = _Connection(supervisor)
-    request: TerminalExec = {
-        "do": "exec",
-        "protocol": SUPERVISOR_PROTOCOL,
-        "version": __version__,
-        "container": container,
-        "argv": argv,
-    }
-    if tty is False or not (terminal or tty):
-        return _with_pipes(connection, request)
-    env = {"TERM": os.environ.get("TERM", "dumb")}
-    return _with_terminal(connection, {**request, "env": env, "tty": True})
+    return tty if tty is not None else sys.stdin.isatty() and sys.stdout.isatty()
 
 
-class CommandNotStarted(UsageError):  # noqa: N818 - the name says what happened
-    """The command cannot be started. The exit codes are those of a shell: 127 if not found, 126 if not executable."""
-
-    def __init__(self, text: str, code: int | None) -> None:
-        super().__init__(text)
-        self.exit_code = code or UsageError.exit_code
-
-
-class _Connection:
-    """The connection to a supervisor."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self.socket = connect(str(Path(path).parent))
-        except OSError as error:
-            raise EngineError(f"the node of the replica does not answer at {path}: {error.strerror or error}") from None
-        self._lines, self._ready = LineSplitter(_MAX_MESSAGE_BYTES), deque[bytes]()
-
-    def start(self, request: TerminalExec, fds: list[int]) -> None:
-        """Start the command with these standard streams. Raises CommandNotStarted with the reason."""
-        socket.send_fds(self.socket, [encode(request)], fds)
-        answer = self._read()
-        if not answer.get("ok"):
-            raise CommandNotStarted(str(answer.get("error", "the node did not start the command")), answer.get("code"))
-
-    def wait(self) -> int:
-        """Wait until the command has ended and return its exit code."""
-        end = cast("TerminalEnd", self._read())
-        return end["code"]
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the command."""
-        message: TerminalSignal = {"signal": number}
-        with suppress(OSError):
-            self.socket.sendall(encode(message))
-
-    def _read(self) -> dict[str, Any]:
-        """Wait for the next message."""
-        while not self._ready:
-            data = self.socket.recv(_CHUNK_BYTES)
-            if not data:
-                raise EngineError("the node of the replica has closed the connection")
-            self._ready.extend(self._lines.feed(data))
-        return decode(self._ready.popleft())
-
-
-def _with_pipes(connection: _Connection, request: TerminalExec) -> int:
+def _with_pipes(connection: ExecConnection, request: TerminalExec) -> int:
     connection.start(request, [0, 1, 2])
     with _handling(dict.fromkeys(_FORWARDED_SIGNALS, connection.signal)):
         return connection.wait()
@@ -122,14 +71,14 @@ def _handling(handlers: dict[signal.Signals, Callable[[int], None]]) -> Iterator
             signal.signal(number, handler)
 
 
-def _with_terminal(connection: _Connection, request: TerminalExec) -> int:
+def _with_terminal(connection: ExecConnection, request: TerminalExec) -> int:
     ours, theirs = os.openpty()
     _resize(ours)
     try:
         connection.start(request, [theirs, theirs, theirs])
     finally:
         os.close(theirs)
-    with _raw(), _handling({signal.SIGWINCH: lambda _: _resize(ours)}):
+    with raw_terminal(), _handling({signal.SIGWINCH: lambda _: _resize(ours)}):
         return _relay(connection, ours)
 
 
@@ -141,7 +90,7 @@ def _resize(terminal: int) -> None:
 
 
 @contextmanager
-def _raw() -> Iterator[None]:
+def raw_terminal() -> Iterator[None]:
     """Put our terminal into raw mode during the block, so that the command receives each key, even Ctrl-C."""
     before = termios.tcgetattr(0)
     try:
@@ -151,7 +100,7 @@ def _raw() -> Iterator[None]:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-def _relay(connection: _Connection, terminal: int) -> int:
+def _relay(connection: ExecConnection, terminal: int) -> int:
     """Copy bytes between both terminals until the command has ended and its output is shown. Return its exit code."""
     with selectors.DefaultSelector() as selector:
         for fd in (0, terminal, connection.socket.fileno()):
@@ -190,10 +139,11 @@ SUPERVISOR = f"{PREFIX}/supervisor"
 
 
 @click.command("exec")
-@click.argument("job", metavar="JOB")
-@click.argument("replica", metavar="REPLICA")
+@click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+@click.argument("replica", metavar="REPLICA", shell_complete=complete_replicas)
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @namespaced
+@cluster_choice
 @click.option(
     "-c", "--container", metavar="NAME", default="", help="Run in the container NAME.  [default: the first container]"
 )
@@ -209,7 +159,9 @@ SUPERVISOR = f"{PREFIX}/supervisor"
     default=None,
     help="Give COMMAND a terminal or none.  [default: a terminal if this is one]",
 )
-def command(job: str, replica: str, words: tuple[str, ...], namespace: str, container: str, tty: bool | None) -> int:
+def command(
+    job: str, replica: str, words: tuple[str, ...], namespace: str, cluster: ClusterOptions, **given: Any
+) -> int:
     """Run COMMAND in REPLICA of JOB, which must be running, and exit with the exit code of COMMAND.
 
     REPLICA is ROLE-INDEX such as worker-0, or the name of a pod. COMMAND has the network, files, environment variables
@@ -220,10 +172,16 @@ def command(job: str, replica: str, words: tuple[str, ...], namespace: str, cont
       trainwright exec demo worker-0 -- bash
       trainwright exec demo worker-0 -- env | sort
       trainwright exec -c sidecar lab/demo ps-1 -- cat /etc/hosts
+      trainwright exec --context production demo worker-0 -- nvidia-smi
     """
-    reached = reach(job, namespace)
-    pod = _pod(reached, replica)
-    return run_in(_supervisor(reached, pod), _container_id(pod, container), list(words), tty=tty)
+    reached = reach(job, namespace, cluster)
+    pod, argv, tty = _pod(reached, replica), list(words), given["tty"]
+    container = _running_container(pod, given["container"])
+    if cluster.given:
+        from trainwright.cli.remote.exec import run_in_pod  # noqa: PLC0415 - aiohttp is slow to import
+
+        return run_in_pod(reached, pod, container["name"], argv, tty=tty)
+    return run_in(_supervisor(reached, pod), container_id(container), argv, tty=tty)
 
 
 def _pod(reached: LiveJob, word: str) -> Body:
@@ -235,7 +193,7 @@ def _pod(reached: LiveJob, word: str) -> Body:
         meant = near_replica(word, names)
         known = ", ".join(_name(pod) for pod in pods[:8]) + ", …" * (len(pods) > 8)
         hint = f"; {meant}" if meant else f"; it has {known}" if pods else "; it has no replicas now"
-        raise UsageError(f"{reached.run.key} has no replica {word!r}{hint}")
+        raise UsageError(f"{reached.job} has no replica {word!r}{hint}")
     state = condition(found)
     if state.phase not in ("Running", BACKING_OFF):  # while one container is in back-off, another can run
         why = f" ({state.reason})" if state.reason else ""
@@ -248,17 +206,17 @@ def _name(pod: Body) -> str:
     return f"{labels.get(ROLE)}-{labels.get(INDEX)}"
 
 
-def _container_id(pod: Body, word: str) -> str:
-    """The id of a running container. Raises UsageError."""
+def _running_container(pod: Body, word: str) -> Body:
+    """The status of a running container. Raises UsageError."""
     statuses = {one["name"]: one for one in pod["status"].get("containerStatuses") or ()}
-    name = word or next(iter(statuses), "")
+    name = word or pod["spec"]["containers"][0]["name"]  # kubelets sort the statuses by name
     if name not in statuses:
         meant = nearest(word, statuses)
         hint = f"did you mean `{meant}`?" if meant else f"it has {', '.join(statuses)}"
         raise UsageError(f"{_name(pod)} has no container {word!r}; {hint}")
     if not (statuses[name].get("state") or {}).get("running"):
         raise UsageError(f"container {name} of {_name(pod)} is not running")
-    found: str = statuses[name].get("containerID", "").removeprefix(CONTAINER_SCHEME)
+    found: Body = statuses[name]
     return found
 
 
@@ -266,4 +224,4 @@ def _supervisor(reached: LiveJob, pod: Body) -> str:
     name = pod["spec"]["nodeName"]
     node = reached.client.get("nodes", ("", name))
     path = (node["metadata"].get("annotations") or {}).get(SUPERVISOR)
-    return str(path or reached.run.folder / "nodes" / name / "supervisor.sock")
+    return str(path or reached.run.engine_folder / "nodes" / name / "supervisor.sock")

@@ -8,11 +8,12 @@ or `leaseDuration`. Its values become the defaults, so environment variables and
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+from msgspec import Struct
 
 from trainwright.errors import UsageError
 from trainwright.model.problem import nearest, shown
@@ -238,6 +239,35 @@ kubeconfig_options = cluster_options(
     "Use this context of the kubeconfig.  [default: its current context]",
     "Use FILE instead of $KUBECONFIG or ~/.kube/config.",
 )
+
+
+class ClusterOptions(Struct, frozen=True):
+    """Which cluster has the job, as the user gave it."""
+
+    context: str = ""
+    kubeconfig: str = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether the user chose a cluster; otherwise the job runs on this machine."""
+        return bool(self.context or self.kubeconfig)
+
+
+#: The value for a job of this machine.
+THIS_MACHINE = ClusterOptions()
+
+
+def cluster_choice(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for `--context` and `--kubeconfig`; the command receives them as `cluster`."""
+
+    @wraps(function)
+    def command(context: str, kubeconfig: str, **more: Any) -> Any:
+        return function(cluster=ClusterOptions(context, kubeconfig), **more)
+
+    return cluster_options(
+        "Use the cluster of this context of the kubeconfig.  [default: this machine]",
+        "Use the cluster of this kubeconfig FILE, by default of its current context.  [default: this machine]",
+    )(command)
 
 
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])[A-Z]")

@@ -11,6 +11,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 import click
+from click.shell_completion import CompletionItem, shell_complete
 
 from trainwright import __version__
 from trainwright.errors import TrainwrightError
@@ -19,8 +20,16 @@ from trainwright.runtime import purity
 #: Each command and its line in `trainwright --help`, which is shown without an import of the command's module.
 COMMANDS = {
     "run": "Run jobs on this machine, follow them, and exit with their outcome.",
+    "up": "Start an engine in the background that keeps jobs until they finish.",
+    "down": "End the background engine, and keep or end its jobs.",
+    "status": "Show the background engine: process, nodes, devices, jobs by phase.",
+    "kubeconfig": "Print the kubeconfig of the background engine, or add it to your own.",
+    "submit": "Hand jobs over to the background engine or to a cluster.",
+    "attach": "Follow a job of the background engine like `run`.",
+    "wait": "Wait until a job has ended or runs.",
+    "top": "Show the CPU time and memory of the replicas that run now.",
     "init": "Write a short manifest with comments as a starting point.",
-    "get": "List the jobs that run on this machine, or show one job with its replicas.",
+    "get": "List the jobs that run on this machine or on a cluster, or show one job with its replicas.",
     "logs": "Print the logs of replicas, also after the run has ended.",
     "explain": "Say in a few sentences why a job failed, waits, restarts or runs, and what to do.",
     "describe": "Show everything about a job on one page: replicas, budgets, verdict, history, events.",
@@ -32,6 +41,7 @@ COMMANDS = {
     "resume": "Continue a suspended job.",
     "annotate": "Set or remove annotations of a running job.",
     "delete": "End a running job.",
+    "completion": "Print a script that completes commands, jobs and replicas in your shell.",
     "validate": "Check manifests and list every mistake with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
     "simulate": "Drive a manifest through faults without running it, and show what happens.",
@@ -46,10 +56,16 @@ COMMANDS = {
 _IN_SHARED_MODULE = {
     **{name: ("edits", f"{name}_command") for name in ("scale", "suspend", "resume", "annotate", "delete")},
     **{name: (f"inspect.{name}", "command") for name in ("explain", "describe", "events", "history")},
+    **{name: (f"background.{name}", "command") for name in ("up", "down", "status", "submit", "attach")},
+    "kubeconfig": ("background.access", "command"),
     **{name: ("install", f"{name}_command") for name in ("crds", "manifests", "preflight")},
 }
 #: 128 + SIGPIPE: the exit code that a shell reports for a program whose output pipe was closed.
 _BROKEN_PIPE_CODE = 141
+
+
+#: The variable in which the script of `trainwright completion` asks for names.
+_COMPLETE = "_TRAINWRIGHT_COMPLETE"
 
 
 class LazyGroup(click.Group):
@@ -77,6 +93,12 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and args[0][:1].isalnum() and not ctx.resilient_parsing:
             raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin with the text. click would import every command for its help text."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with the texts of `COMMANDS`."""
@@ -141,6 +163,9 @@ def _open_missing_streams() -> None:
 
 def run(args: list[str]) -> int:
     """Run one command line and return the exit code."""
+    complete = os.environ.pop(_COMPLETE, "")
+    if complete:
+        return shell_complete(cli, {}, "trainwright", _COMPLETE, complete)
     try:
         code = cli.main(args, prog_name="trainwright", standalone_mode=False)
         if sys.stdout is not None:  # it is None if the caller has closed standard output

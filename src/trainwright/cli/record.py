@@ -56,6 +56,15 @@ class RecordedPod(Struct, frozen=True, omit_defaults=True):
     node: str = ""
 
 
+class JobSummary(Struct, frozen=True, rename="camel"):
+    """What the table of `trainwright get -a` shows of a finished job: see `summary`."""
+
+    kind: str
+    phase: str
+    replicas: str
+    created: str
+
+
 class RunInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The content of `run.json`: the jobs and the process of a run; after the end of the run also the endings."""
 
@@ -65,13 +74,17 @@ class RunInfo(Struct, frozen=True, rename="camel", omit_defaults=True):
     runtime: str = ""
     ended: str = ""
     endings: tuple[JobEnding, ...] = ()
+    #: Only in the record of a job of the background engine.
+    summary: JobSummary | None = None
 
 
 class RunRecord:
     """Writes the files of a run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, retry: bool = False) -> None:
         self.folder = folder
+        #: Whether lines that cannot be written are kept for the next `flush`; otherwise they are dropped.
+        self._retry = retry
         #: The text of the first write error; empty if all writes succeeded.
         self.trouble = ""
         self._lines: dict[str, list[Any]] = {EVENTS: [], REPLICAS: []}
@@ -87,27 +100,34 @@ class RunRecord:
             if items:
                 self._lines[file] = []
                 text = b"".join(msgspec.json.encode(item) + b"\n" for item in items)
-                self._append(file, text)
+                if not self._append(file, text) and self._retry:
+                    self._lines[file] = [*items, *self._lines[file]]
 
-    def write_info(self, info: RunInfo) -> None:
-        """Replace `run.json`."""
-        self._replace(RUN, msgspec.json.encode(info) + b"\n")
+    def write_info(self, info: RunInfo) -> bool:
+        """Replace `run.json`. Return whether this succeeded."""
+        return self._replace(RUN, msgspec.json.encode(info) + b"\n")
 
-    def write_manifest(self, jobs: Sequence[Body]) -> None:
-        """Write the submitted jobs."""
-        self._replace(MANIFEST, as_yaml(jobs).encode())
+    def write_manifest(self, jobs: Sequence[Body]) -> bool:
+        """Write the submitted jobs. Return whether this succeeded."""
+        return self._replace(MANIFEST, as_yaml(jobs).encode())
 
-    def close(self, jobs: Sequence[Body], info: RunInfo) -> None:
-        """Write the final status of all jobs into the reserved disk space."""
+    def close(self, jobs: Sequence[Body], info: RunInfo) -> bool:
+        """Write the final status of all jobs into the reserved disk space. Return whether this succeeded.
+
+        `status.yaml` comes after `run.json`: if it exists, the record says how the jobs ended.
+        """
         with suppress(OSError):
             (self.folder / _RESERVE).unlink()
-        if self._replace(STATUS, as_yaml(jobs).encode()):
+        written = self.write_info(info)
+        if written or not self._retry:
+            written = self._replace(STATUS, as_yaml(jobs).encode()) and written
+        if written:
             with suppress(OSError):
                 (self.folder / MANIFEST).unlink()
-        self.write_info(info)
         self.flush()
         # Last, because commands can do without this file: it must not use the space that the other files need.
         self._replace(COMPACT, msgspec.json.encode(jobs))
+        return written
 
     def remove_working_files(self, *, keep_pods: bool) -> None:
         """Remove files that only a live run needs: files of the nodes, and files of the pods unless `keep_pods`."""
@@ -136,12 +156,14 @@ class RunRecord:
             return False
         return True
 
-    def _append(self, name: str, data: bytes) -> None:
+    def _append(self, name: str, data: bytes) -> bool:
         path = self.folder / name
         try:
             self._write_all(path, data, os.O_APPEND)
         except OSError as error:
             self._note(path, error)
+            return False
+        return True
 
     def _note(self, path: Path, error: OSError) -> None:
         self.trouble = self.trouble or f"{path} could not be written: {error.strerror or error}"

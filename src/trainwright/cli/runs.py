@@ -1,12 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find live and past runs by the name of their job."""
 
+import os
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
 
-from trainwright.cli.state import LATEST, LOCK, VOLUMES, home, is_live, job_folder, read_lock, runs_in
+from trainwright.cli.record import STATUS
+from trainwright.cli.state import (
+    ENGINE,
+    LATEST,
+    LOCK,
+    VOLUMES,
+    NameInUseError,
+    home,
+    is_live,
+    job_folder,
+    read_lock,
+    read_pid,
+    runs_in,
+)
 from trainwright.errors import UsageError
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
@@ -16,12 +31,13 @@ _MAX_LISTED = 8
 
 
 class Run(Struct, frozen=True):
-    """One run of a job: its folder, and its process if it is live."""
+    """One run of a job: its folder, and its process if it is live. `engine`: the folder of the background engine."""
 
     key: Key
     folder: Path
     live: bool
     pid: int = 0
+    engine: Path | None = None
 
     @property
     def word(self) -> str:
@@ -29,9 +45,19 @@ class Run(Struct, frozen=True):
         return self.key.name if self.key.namespace == "default" else str(self.key)
 
     @property
+    def background(self) -> bool:
+        """Whether the background engine runs or ran the job."""
+        return self.engine is not None
+
+    @property
+    def engine_folder(self) -> Path:
+        """The folder of the engine, with its socket and the folders of its nodes."""
+        return self.engine or self.folder
+
+    @property
     def socket(self) -> Path:
         """The socket of the run's engine."""
-        return self.folder / "engine.sock"
+        return self.engine_folder / "engine.sock"
 
 
 def jobs(state: Path) -> tuple[Key, ...]:
@@ -49,14 +75,72 @@ def _folders(folder: Path) -> list[Path]:
 
 def latest(state: Path, key: Key) -> Run | None:
     """The live run of a job; if no run is live, the last run; None if there is no run."""
+    return _latest(state, key, _Engine(state))
+
+
+def latest_runs(state: Path) -> list[Run]:
+    """The live or last run of every job."""
+    engine = _Engine(state)
+    return [run for key in jobs(state) if (run := _latest(state, key, engine)) is not None]
+
+
+class _Engine:
+    """The background engine of a state folder, as one command sees it."""
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state.resolve() / ENGINE
+        self.prefix = f"{self.folder}{os.sep}"
+
+    @cached_property
+    def pid(self) -> int:
+        """The process of the engine; 0 if no engine runs."""
+        return read_pid(self.folder / LOCK) if is_live(self.folder / LOCK) else 0
+
+
+def _latest(state: Path, key: Key, engine: _Engine) -> Run | None:
     folder = job_folder(state, key)
     lock = read_lock(folder / LOCK) if is_live(folder / LOCK) else None
     if lock is not None:
         return Run(key, Path(lock.run), live=True, pid=lock.pid)
+    found = _last_folder(folder)
+    if found is None:
+        return None
+    if not str(found).startswith(engine.prefix):
+        return Run(key, found, live=False)
+    live = bool(engine.pid) and not (found / STATUS).exists()
+    return Run(key, found, live=live, pid=engine.pid, engine=engine.folder)
+
+
+def _last_folder(folder: Path) -> Path | None:
+    """The folder of the last run. This runs for thousands of jobs, so it reads links instead of resolving paths."""
+    try:
+        path = os.path.join(folder, os.readlink(folder / LATEST))  # noqa: PTH115, PTH118 - as above
+        if os.path.islink(path):  # noqa: PTH114 - as above
+            path = os.path.join(folder, os.readlink(path))  # noqa: PTH115, PTH118 - as above
+        if os.path.isdir(path):  # noqa: PTH112 - as above
+            return Path(path)
+    except OSError:
+        pass
     past = runs_in(folder)
-    last = folder / LATEST
-    found = last.resolve() if last.is_dir() else past[-1].resolve() if past else None
-    return Run(key, found, live=False) if found is not None else None
+    return past[-1].resolve() if past else None
+
+
+def has_ended(run: Run) -> bool:
+    """Whether the final record of the run exists."""
+    return (run.folder / STATUS).exists()
+
+
+def is_open(run: Run) -> bool:
+    """Whether the job has not ended: its run is live, or its replicas run on without the background engine."""
+    return run.live or (run.background and not has_ended(run))
+
+
+def check_not_in_engine(key: Key) -> None:
+    """Raise NameInUseError if an unfinished job of the background engine has this name."""
+    run = latest(home(), key)
+    if run is not None and run.background and not has_ended(run):
+        commands = f"`trainwright attach {run.word}` follows it, `trainwright delete {run.word}` ends it"
+        raise NameInUseError(f"the background engine has an unfinished job {key}; {commands}")
 
 
 def find(word: str, namespace: str = "") -> Run:
@@ -74,9 +158,19 @@ def find(word: str, namespace: str = "") -> Run:
 
 
 def kept_runs(run: Run) -> list[Run]:
-    """All kept runs of the same job, oldest first. One of them is `run`, if it is live."""
-    folders, own = (folder.resolve() for folder in runs_in(job_folder(home(), run.key))), run.folder.resolve()
-    return [run if run.live and one == own else Run(run.key, one, live=False, pid=run.pid) for one in folders]
+    """All kept runs of the same job, oldest first. One of them is `run`."""
+    state = home()
+    folders, own, engine = (
+        (one.resolve() for one in runs_in(job_folder(state, run.key))),
+        run.folder.resolve(),
+        _Engine(state),
+    )
+    return [run if one == own else _past_run(run, one, engine) for one in folders]
+
+
+def _past_run(run: Run, folder: Path, engine: _Engine) -> Run:
+    is_background = str(folder).startswith(engine.prefix)
+    return Run(run.key, folder, live=False, pid=run.pid, engine=engine.folder if is_background else None)
 
 
 def select_run(run: Run, run_id: str) -> Run:

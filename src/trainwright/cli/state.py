@@ -10,6 +10,7 @@ STATE/volumes/NAMESPACE/CLAIM/   the folders of PersistentVolumeClaims
 import fcntl
 import os
 import resource
+import secrets
 import shutil
 import time
 from collections.abc import Iterable
@@ -29,6 +30,8 @@ from trainwright.model.units import Time, parse_time, rfc3339
 KEPT = 5
 #: The folder of volumes is beside the folders of namespaces, so a namespace must not have this name.
 VOLUMES = "volumes"
+#: The folder of the background engine. No namespace begins with a dot.
+ENGINE = ".engine"
 LOCK = "lock"
 LATEST = "latest"
 #: `is_live` locks the file for a very short time, so a run tries several times to get the lock.
@@ -48,6 +51,12 @@ class RunLock(Struct, frozen=True):
     pid: int
     run: str
     since: str
+
+
+class _LockOwner(Struct, frozen=True):
+    """The field that the lock files of runs and of the background engine share."""
+
+    pid: int
 
 
 def home() -> Path:
@@ -106,7 +115,7 @@ class NameLocks:
             prune(folder)
             past = runs_in(folder)
             if past:
-                _replace_link(folder / LATEST, past[-1].name)
+                point_to(folder, past[-1].name)
         self._undo()
 
     def release(self) -> None:
@@ -149,7 +158,7 @@ class NameLocks:
                 if path.parent.exists():
                     raise
                 continue
-            if not _try_lock(lock):
+            if not try_lock(lock):
                 os.close(lock)
                 return None
             if _is_at(lock, path):
@@ -163,7 +172,7 @@ class NameLocks:
             folder = job_folder(self.state, key)
             if folder / self.folder.name != self.folder:
                 (folder / self.folder.name).symlink_to(self.folder)
-            _replace_link(folder / LATEST, self.folder.name)
+            point_to(folder, self.folder.name)
             prune(folder)
 
 
@@ -176,7 +185,8 @@ def _raise_file_limit(names: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _try_lock(lock: int) -> bool:
+def try_lock(lock: int) -> bool:
+    """Lock an open file, unless another process holds the lock."""
     for attempt in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,11 +205,11 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _replace_link(link: Path, target: str) -> None:
-    """Replace a link atomically, so that the link always exists."""
-    new = link.with_name(f".{link.name}-{os.getpid()}")
-    new.symlink_to(target)
-    new.replace(link)
+def point_to(folder: Path, run: str) -> None:
+    """Make a run the latest run of a job. The link is replaced atomically, so that it always exists."""
+    new = folder / f".{LATEST}-{secrets.token_hex(4)}"  # a killed process may have left a link of any other name
+    new.symlink_to(run)
+    new.replace(folder / LATEST)
 
 
 def prune(folder: Path, keep: int = KEPT) -> None:
@@ -228,6 +238,14 @@ def read_lock(lock: Path) -> RunLock | None:
         return msgspec.json.decode(lock.read_bytes(), type=RunLock)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def read_pid(lock: Path) -> int:
+    """The process ID in a lock file; 0 if the file cannot be read."""
+    try:
+        return msgspec.json.decode(lock.read_bytes(), type=_LockOwner).pid
+    except (OSError, msgspec.MsgspecError):
+        return 0
 
 
 def is_live(lock: Path) -> bool:

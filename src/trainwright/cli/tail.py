@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from trainwright.node.log_segments import MAX_ROTATED
+
 Who = TypeVar("Who")
 
 #: Maximum number of bytes read from one file in one poll, so that a file with much output does not delay other files.
@@ -18,8 +20,6 @@ CHUNK_BYTES = 256 * 1024
 MAX_LINE_BYTES = 16 * 1024
 #: An unfinished line (for example a prompt or a progress bar) is shown after it has not grown for this time.
 UNFINISHED_LINE_SECONDS = 1.0
-#: A rotated file has a number at the end of its name. The tail searches only numbers below this number.
-MAX_ROTATED = 16
 
 
 class TailedFile(Struct, Generic[Who]):

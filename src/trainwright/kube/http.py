@@ -92,7 +92,7 @@ class RequestPolicy(Struct, frozen=True):
     timeout: float = 30.0
     #: Maximum seconds from the first attempt to the last retry.
     retry_seconds: float = 15.0
-    max_concurrent: int = 32
+    max_concurrent: int = 48
 
 
 class _FailedAttempt(Struct, frozen=True):

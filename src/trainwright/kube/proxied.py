@@ -2,15 +2,20 @@
 """A `Reader` for servers behind a proxy. It uses aiohttp, which supports every kind of proxy, in a thread."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import CancelledError
 from threading import Lock, Thread
 
 from trainwright.errors import UnavailableError
+from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access
 from trainwright.kube.http import HttpClient, RequestPolicy
 from trainwright.kube.reader import NoAnswerInTimeError, Reader, ReaderPolicy
 from trainwright.kube.session import ApiSession
+
+#: The longest stream, about a month.
+_STREAM_SECONDS = 30 * 86400.0
 
 
 class ProxiedReader(Reader):
@@ -43,6 +48,26 @@ class ProxiedReader(Reader):
             waiting.cancel()
             raise NoAnswerInTimeError(f"no answer from {self._session.server}: none within {seconds:g} s") from None
 
+    def stream(self, request: Request) -> Iterator[bytes]:
+        """The body of the answer in parts, as they arrive, without a time limit. Raises ApiError."""
+        parts = self._http.stream(request, _STREAM_SECONDS)
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise self._closed_error()
+                waiting = asyncio.run_coroutine_threadsafe(_next(parts), self._loop)
+            try:
+                part = waiting.result()
+            except CancelledError:
+                raise self._closed_error() from None
+            if part is None:
+                return
+            yield part
+
+    def current_auth(self) -> AuthHeaders:
+        """The credentials of the next request, for a connection of another client."""
+        return self._session.credentials.current()
+
     def _closed_error(self) -> UnavailableError:
         return UnavailableError(f"nothing is read from {self._session.server}: the client is closed")
 
@@ -61,3 +86,8 @@ class ProxiedReader(Reader):
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
         await self._session.close()
+
+
+async def _next(parts: AsyncGenerator[bytes, None]) -> bytes | None:
+    """The next part; None after the last one."""
+    return await anext(parts, None)

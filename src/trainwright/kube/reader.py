@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small client for commands that read a few objects and then end. It blocks, and several threads can share it.
+"""A small client for commands that send a few requests and then end. It blocks, and several threads can share it.
 
-`http` has the client for everything else: writes, watches, metrics, proxies. This one uses `http.client`, because the
-import of aiohttp takes longer than the whole command (docs/decisions/0007-two-http-clients.md).
+`http` has the client for everything else: watches, metrics, proxies. This one uses `http.client`, because the import of
+aiohttp takes longer than the whole command (docs/decisions/0007-two-http-clients.md).
 """
 
-from collections.abc import Callable, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from queue import SimpleQueue
 from random import random
+from socket import SO_KEEPALIVE, SOL_SOCKET
 from ssl import SSLCertVerificationError, SSLContext
 from threading import BoundedSemaphore, Lock, Thread
 from time import monotonic, sleep
@@ -74,7 +75,7 @@ class NoAnswerInTimeError(UnavailableError):
 
 
 class Reader:
-    """Reads from one server as one user. Its connections stay open for the next request."""
+    """Sends requests to one server as one user. Its connections stay open for the next request."""
 
     def __init__(self, access: Access, policy: ReaderPolicy | None = None) -> None:
         self._access, self._policy = access, policy or ReaderPolicy()
@@ -102,12 +103,12 @@ class Reader:
                 answer = self._attempt(request, auth, limit)
             if isinstance(answer, bytes):
                 return answer
-            error, temporary = answer
-            if isinstance(error, _RejectedError) and may_refresh and self._refreshed(auth):
+            error, again = answer
+            if isinstance(error, RejectedError) and may_refresh and self._refreshed(auth):
                 may_refresh = False
                 continue
             wait = max(pause * (0.5 + random()), error.retry_after or 0.0)  # noqa: S311 - jitter, not a secret
-            if not temporary or monotonic() + wait > end:
+            if not again or monotonic() + wait > end:
                 raise error
             sleep(wait)
             pause *= 2
@@ -131,6 +132,10 @@ class Reader:
             if not token:
                 return tuple(items)
 
+    def current_auth(self) -> AuthHeaders:
+        """The credentials of the next request, for a connection of another client."""
+        return self._auth
+
     def close(self) -> None:
         """Close the connections that no request uses."""
         with self._lock:
@@ -140,7 +145,10 @@ class Reader:
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
     def _attempt(self, request: Request, auth: AuthHeaders, seconds: float) -> bytes | tuple[ApiError, bool]:
-        """The body of the answer, or an error and whether a later attempt can succeed."""
+        """The body of the answer, or an error and whether to send the request again.
+
+        A write that is not idempotent is sent again only if the server certainly changed nothing.
+        """
         end, connection = monotonic() + seconds, self._connection(auth)
         is_new = connection.sock is None
         try:
@@ -151,20 +159,25 @@ class Reader:
             code, retry_after, data = self._exchange(connection, request, auth, end)
         except (OSError, HTTPException) as problem:
             connection.close()
-            return self._no_answer(problem, seconds, connecting=is_new)
+            error, temporary = self._no_answer(problem, seconds, connecting=is_new)
+            return error, temporary and (is_new or request.idempotent or not request.is_write)
         if connection.sock is not None:
             self._idle.append((auth, connection))
         if 200 <= code < 300:
             return data
+        return self._refused(request, code, retry_after, data)
+
+    def _refused(self, request: Request, code: int, retry_after: str, data: bytes) -> tuple[ApiError, bool]:
         error = error_of(decode_status(code, data), code, retry_after)
         if code == 401:
-            return _RejectedError(f"the server does not know who we are: {error}"), False
-        return error, code >= 500 or isinstance(error, TooManyRequestsError)
+            return RejectedError(f"the server does not know who we are: {error}"), False
+        may_repeat = code >= 500 and (request.idempotent or not request.is_write)
+        return error, may_repeat or isinstance(error, TooManyRequestsError)
 
-    def _connection(self, auth: AuthHeaders) -> HTTPConnection:
+    def _connection(self, auth: AuthHeaders, *, new: bool = False) -> HTTPConnection:
         """An idle connection that was used only with these credentials, or a new one. Closes other idle connections."""
         with self._lock:
-            while self._idle:
+            while self._idle and not new:
                 used, connection = self._idle.pop()
                 if used is auth:
                     return connection
@@ -183,24 +196,68 @@ class Reader:
         """Send the request. Return the HTTP code, the Retry-After header and the body, all of it before `end`."""
         sock = connection.sock
         sock.settimeout(_left(end))
+        self._write(connection, request, auth)
+        with connection.getresponse() as response:
+            data = b"".join(_parts(response, lambda: sock.settimeout(_left(end))))
+            return response.status, response.getheader("Retry-After", ""), data
+
+    def _write(self, connection: HTTPConnection, request: Request, auth: AuthHeaders) -> None:
+        body = request.body
+        length = {} if body is None else {"Content-Length": str(len(body))}
         connection.putrequest(request.method, self._prefix + request.path)
-        for name, value in (*self._headers, *auth.headers.items()):
+        for name, value in (*self._headers, *auth.headers.items(), *request.headers.items(), *length.items()):
             try:
                 connection.putheader(name, value)
             except ValueError:  # its text contains the value, which can be a secret
                 connection.close()
                 raise UsageError(f"the HTTP header {name} cannot be sent: its value {NOT_A_HEADER}") from None
-        connection.endheaders()
-        parts: list[bytes] = []
-        with connection.getresponse() as response:
-            while not response.isclosed():  # newer versions of Python close the response at its end, with the socket
-                sock.settimeout(_left(end))
-                if not (part := response.read1(_CHUNK_BYTES)):
-                    break
-                parts.append(part)
-            if response.length:  # `read1` does not notice that the connection ended too early
-                raise IncompleteRead(b"", response.length)
-            return response.status, response.getheader("Retry-After", ""), b"".join(parts)
+        connection.endheaders(body)
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def stream(self, request: Request) -> Iterator[bytes]:
+        """The body of the answer in parts, as they arrive, without a time limit. Raises ApiError.
+
+        A stream has a connection of its own, which the limit of concurrent requests does not include.
+        """
+        may_refresh = True
+        while True:
+            auth = self._auth
+            opened = self._open(request, auth)
+            if not isinstance(opened, ApiError):
+                break
+            if not (isinstance(opened, RejectedError) and may_refresh and self._refreshed(auth)):
+                raise opened
+            may_refresh = False
+        connection, response = opened
+        try:
+            yield from _parts(response, lambda: None)
+        except (OSError, HTTPException) as problem:
+            raise self._no_answer(problem, self._policy.timeout, connecting=False)[0] from None
+        finally:
+            response.close()
+            connection.close()
+
+    def _open(self, request: Request, auth: AuthHeaders) -> tuple[HTTPConnection, HTTPResponse] | ApiError:
+        """Send the request on a new connection and wait for the head of the answer, or return the error."""
+        seconds, connection = self._policy.timeout, self._connection(auth, new=True)
+        connected = False
+        try:
+            connection.timeout = seconds
+            connection.connect()
+            connected = True
+            self._write(connection, request, auth)
+            sock, response = connection.sock, connection.getresponse()
+            if 200 <= response.status < 300:
+                sock.settimeout(None)
+                sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+                return connection, response
+            data = response.read()
+        except (OSError, HTTPException) as problem:
+            connection.close()
+            return self._no_answer(problem, seconds, connecting=not connected)[0]
+        connection.close()
+        return self._refused(request, response.status, response.getheader("Retry-After", ""), data)[0]
 
     def _no_answer(self, error: Exception, seconds: float, *, connecting: bool) -> tuple[ApiError, bool]:
         what = what_happened(error, self._host, seconds)
@@ -227,7 +284,7 @@ class Reader:
             return self._auth is not auth
 
 
-class _RejectedError(ForbiddenError):
+class RejectedError(ForbiddenError):
     """The server does not accept the credentials."""
 
 
@@ -242,6 +299,17 @@ class _TlsConnection(HTTPSConnection):
         """Open the connection."""
         HTTPConnection.connect(self)
         self.sock = self._tls_context.wrap_socket(self.sock, server_hostname=self._name)
+
+
+def _parts(response: HTTPResponse, before: Callable[[], None]) -> Iterator[bytes]:
+    """The body of an answer in parts. `before` is called before each read. Raises IncompleteRead."""
+    while not response.isclosed():  # newer versions of Python close the response at its end, with the socket
+        before()
+        if not (part := response.read1(_CHUNK_BYTES)):
+            break
+        yield part
+    if response.length:  # `read1` does not notice that the connection ended too early
+        raise IncompleteRead(b"", response.length)
 
 
 def _left(end: float) -> float:

@@ -11,23 +11,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
-from trainwright.cli.inspect.evidence import (
-    LOG_LINES,
-    ClusterOptions,
-    JobEvidence,
-    LogExcerpt,
-    Wanted,
-    event_time,
-)
+from trainwright.cli.flags import ClusterOptions
+from trainwright.cli.inspect.evidence import LOG_LINES, JobEvidence, LogExcerpt, Wanted, event_time
+from trainwright.cli.remote.find import JobFinder, parse_name, place_of
 from trainwright.cli.show.text import line as clean
 from trainwright.core.explain import failure_to_quote
-from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UsageError
+from trainwright.errors import ApiError, ForbiddenError, NotFoundError
 from trainwright.kinds.base import Kind, load
-from trainwright.kinds.registry import KINDS
-from trainwright.kube.codec import Request, decode, object_path, with_query
-from trainwright.kube.config import Access, ConnectionOptions
+from trainwright.kube.codec import Request, object_path, with_query
+from trainwright.kube.config import ConnectionOptions
 from trainwright.kube.config import load as load_access
 from trainwright.kube.reader import NoAnswerInTimeError, Reader, reader, together
 from trainwright.model.cause import CauseKind
@@ -35,14 +27,11 @@ from trainwright.model.child import Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Failure
 from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE, Key
-from trainwright.model.problem import nearest
 from trainwright.model.units import EARLIEST_TIME, parse_time
-from trainwright.runtime.ports import EVENTS, NODES, PODS, Resource, Selection, groups_of, jobs_of
+from trainwright.runtime.ports import EVENTS, NODES, PODS, Resource, Selection, groups_of
 
 #: The API server reads a log from the node. It waits much longer than this for a node that does not answer.
 _LOG_SECONDS = 5.0
-#: Maximum number of names that an error lists.
-_MAX_LISTED = 8
 _KUEUE = "kueue.x-k8s.io"
 #: On larger clusters, a list of the pods of all nodes would take too long.
 _MAX_NODES = 100
@@ -50,38 +39,6 @@ _MAX_NODES = 100
 _USING_NODES = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 #: After these causes there is no log: no container ran.
 _WITHOUT_LOG = frozenset({CauseKind.CREATE_ERROR, CauseKind.REJECTED})
-
-
-class _JobMetadata(Struct, frozen=True, rename="camel"):
-    name: str
-    uid: str
-    creation_timestamp: str
-
-
-class _Job(Struct, frozen=True):
-    """What every job in a server's answer has."""
-
-    metadata: _JobMetadata
-
-
-class _Version(Struct, frozen=True):
-    version: str
-
-
-class _Group(Struct, frozen=True, rename="camel"):
-    name: str
-    preferred_version: _Version
-
-
-class _Groups(Struct, frozen=True):
-    groups: tuple[_Group, ...]
-
-
-class NamedJob(Struct, frozen=True):
-    """The job that the user names, and the kinds that it can have."""
-
-    key: Key
-    kinds: tuple[Kind, ...] = KINDS
 
 
 def collect(options: ClusterOptions, word: str, namespace: str, *, wanted: Wanted, now: datetime) -> JobEvidence:
@@ -92,32 +49,7 @@ def collect(options: ClusterOptions, word: str, namespace: str, *, wanted: Wante
     access = load_access(ConnectionOptions(kubeconfig=options.kubeconfig, context=options.context))
     name = parse_name(word, namespace, access.namespace)
     with closing(reader(access)) as cluster:
-        return _Collector(cluster, name, place_of(access)).collect(wanted, now)
-
-
-def place_of(access: Access) -> str:
-    """The cluster as a user calls it."""
-    return f"cluster {access.context or access.server}"
-
-
-def parse_name(word: str, namespace: str, default_namespace: str) -> NamedJob:
-    """The job that `word` means. `namespace` is the option, `default_namespace` is from the kubeconfig."""
-    first, slash, name = word.rpartition("/")
-    kind = _kind(first)
-    if not name or "/" in first or (slash and not first):
-        raise UsageError(f"JOB: {word!r}; expected NAME, NAMESPACE/NAME or KIND/NAME")
-    for option, text in (("JOB", word), ("--namespace", namespace)):
-        if not text.isascii():
-            raise UsageError(f"{option}: {text!r}; expected only ASCII characters, as in all names of Kubernetes")
-    if not slash or kind is not None:
-        return NamedJob(Key(namespace or default_namespace, name), KINDS if kind is None else (kind,))
-    if namespace not in ("", first):
-        raise UsageError(f"JOB: {word!r} names the namespace {first!r}, but --namespace is {namespace!r}")
-    return NamedJob(Key(first, name))
-
-
-def _kind(word: str) -> Kind | None:
-    return next((kind for kind in KINDS if word.lower() in (name.lower() for name in kind.spellings)), None)
+        return _Collector(JobFinder(cluster, name, place_of(access))).collect(wanted, now)
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------
@@ -126,21 +58,22 @@ def _kind(word: str) -> Kind | None:
 class _Collector:
     """Reads a job and the objects around it, and records what the caller may not read."""
 
-    def __init__(self, cluster: Reader, name: NamedJob, place: str) -> None:
-        self._cluster, self._name, self._place = cluster, name, place
-        self._namespace = name.key.namespace
+    def __init__(self, finder: JobFinder) -> None:
+        self._finder, self._cluster, self._place = finder, finder.cluster, finder.place
+        self._namespace = finder.name.key.namespace
         self._gaps: list[str] = []
 
     def collect(self, wanted: Wanted, now: datetime) -> JobEvidence:
         """Read what is wanted, in as few rounds of concurrent requests as possible."""
-        calls: list[Callable[[], Any]] = [partial(self._get, kind) for kind in self._name.kinds]
+        kinds = self._finder.name.kinds
+        calls: list[Callable[[], Any]] = [partial(self._finder.get, kind) for kind in kinds]
         if wanted >= Wanted.EVENTS:
             calls.append(partial(self._list, EVENTS, "events are left out"))
         if wanted >= Wanted.EVERYTHING:
-            calls.append(self._api_groups)
+            calls.append(self._finder.api_groups)
         answers = together(calls)
-        found, rest = answers[: len(self._name.kinds)], answers[len(self._name.kinds) :]
-        kind, body = self._choose(found)
+        found, rest = answers[: len(kinds)], answers[len(kinds) :]
+        kind, body = self._finder.choose(found)
         events = (rest[0] if rest else None) or ()
         if wanted >= Wanted.EVERYTHING:
             return self._everything(kind, body, now, events, rest[1])
@@ -172,18 +105,6 @@ class _Collector:
             gaps=tuple(sorted(self._gaps)),
         )
 
-    def _get(self, kind: Kind) -> Body | ApiError:
-        """The job with all `managedFields`, which say who suspended it."""
-        resource = jobs_of(kind)
-        request = Request("get", resource.id, object_path(resource, self._name.key), idempotent=True)
-        try:
-            data = self._cluster.send(request)
-            decode(_Job, data)
-            body: Body = decode(dict, data)
-        except ApiError as error:
-            return error
-        return body
-
     def _list(self, resource: Resource, consequence: str, scope: Selection | None = None) -> tuple[Body, ...] | None:
         """Objects as dicts, by default all of the namespace; None if they cannot be listed.
 
@@ -201,14 +122,6 @@ class _Collector:
             problem = f"you may not {what}" if isinstance(error, ForbiddenError) else f"cannot {what} ({error})"
             self._gaps.append(f"{problem}: {consequence}")
         return None
-
-    def _api_groups(self) -> dict[str, str] | ApiError:
-        """The API groups of the cluster, each with its preferred version."""
-        try:
-            listed = decode(_Groups, self._cluster.send(Request("get", "apis", "/apis", idempotent=True)))
-        except ApiError as error:
-            return error
-        return {one.name: one.preferred_version.version for one in listed.groups}
 
     def _surroundings(
         self, kind: Kind, job: Job, groups: dict[str, str] | ApiError
@@ -250,55 +163,6 @@ class _Collector:
 
         consequence = "the free resources of nodes are not known"
         return find_shortages(waiting, nodes, self._list(PODS, consequence, Selection(fields=_USING_NODES)))
-
-    # -- the choice of the job -----------------------------------------------------------------------------------------
-
-    def _choose(self, found: Sequence[Body | ApiError]) -> tuple[Kind, Body]:
-        """The only job of that name. Raises UsageError if there is none or several, or the ApiError of the server."""
-        kinds, name = self._name.kinds, self._name.key.name
-        jobs = [(kind, one) for kind, one in zip(kinds, found, strict=True) if not isinstance(one, ApiError)]
-        if len(jobs) == 1:
-            return jobs[0]
-        if jobs:
-            words = " or ".join(f"{kind.singular}/{name}" for kind, _ in jobs)
-            raise UsageError(
-                f"{name!r} can mean {words} in namespace {self._namespace!r} of {self._place}; give KIND/NAME"
-            )
-        errors = [one for one in found if isinstance(one, ApiError) and not isinstance(one, NotFoundError)]
-        if errors:
-            raise errors[0]
-        groups = self._api_groups()
-        if not isinstance(groups, ApiError) and not any(kind.group in groups for kind in kinds):
-            names = ", ".join(f"{kind.plural}.{kind.group}" for kind in kinds)
-            raise UsageError(f"{self._place} has no CRD of {names}; `trainwright manifests` prints what to install")
-        raise UsageError(self._unknown())
-
-    def _unknown(self) -> str:
-        """An error text about a job that does not exist, with the jobs that the user may have meant."""
-        kinds, name = self._name.kinds, self._name.key.name
-        scopes = Selection(namespace=self._namespace), Selection(fields=f"metadata.name={name}")
-        here, elsewhere = together([partial(self._keys, scope) for scope in scopes])
-        what = kinds[0].name if len(kinds) == 1 else "job"
-        text = f"there is no {what} {name!r} in namespace {self._namespace!r} of {self._place}"
-        if elsewhere:
-            return f"{text}; did you mean {' or '.join(f'`{key}`' for key in elsewhere[:_MAX_LISTED])}?"
-        names = sorted({key.name for key in here})
-        if close := nearest(name, names):
-            return f"{text}; did you mean `{close}`?"
-        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-        return f"{text}; " + (f"jobs there: {', '.join(names[:_MAX_LISTED])}{more}" if names else "it has no jobs")
-
-    def _keys(self, scope: Selection) -> list[Key]:
-        """The jobs that `scope` selects, as far as the caller may list them."""
-        lists = together([partial(self._listed, kind, scope) for kind in self._name.kinds])
-        found = [item["metadata"] for listed in lists for item in listed]
-        return sorted({Key(meta["namespace"], meta["name"]) for meta in found})
-
-    def _listed(self, kind: Kind, scope: Selection) -> tuple[Body, ...]:
-        try:
-            return self._cluster.list(jobs_of(kind), scope)
-        except ApiError:
-            return ()
 
 
 def _nothing() -> None:

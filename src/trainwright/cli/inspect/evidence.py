@@ -27,18 +27,6 @@ class Wanted(IntEnum):
     EVERYTHING = 2
 
 
-class ClusterOptions(Struct, frozen=True):
-    """Which cluster has the job, as the user gave it."""
-
-    context: str = ""
-    kubeconfig: str = ""
-
-    @property
-    def given(self) -> bool:
-        """Whether the user chose a cluster; otherwise the job runs on this machine."""
-        return bool(self.context or self.kubeconfig)
-
-
 class LogExcerpt(Struct, frozen=True):
     """The last log lines of a container whose failure an explanation quotes."""
 
@@ -72,6 +60,8 @@ class JobEvidence(Struct, frozen=True, kw_only=True):
     runtime: str = ""
     #: Whether the job is still managed: by the engine of a live run, or by the operator of a cluster.
     live: bool = True
+    #: Whether the job is unfinished and its replicas run on without the background engine.
+    waits_for_engine: bool = False
     #: The pods that exist. A past run has none.
     pods: tuple[Body, ...] = ()
     #: None if the caller may not list nodes.

@@ -61,7 +61,8 @@ def facts_of(evidence: JobEvidence, view: JobView) -> JobFacts:
     job, log, ending = view.job, evidence.log, evidence.ending
     stopped = ""
     if not evidence.live and job.ledger.outcome is None:
-        stopped = "its run was killed" if ending is None else ending.because or _RUN_ENDS.get(ending.outcome, "")
+        lost = "no engine runs" if evidence.waits_for_engine else "its run was killed"
+        stopped = lost if ending is None else ending.because or _RUN_ENDS.get(ending.outcome, "")
     return JobFacts(
         job=job,
         status=view.status,

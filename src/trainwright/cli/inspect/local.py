@@ -71,7 +71,7 @@ def _live(run: Run, reached: LiveJob, *, logs: bool) -> JobEvidence:
         runtime=info.runtime if info is not None else "",
         pods=pods,
         nodes=tuple(nodes),
-        events=_about(run, reached.kind, events),
+        events=_about(run, reached.kind, [one for one in events if _is_of_this_job(one, body)]),
         log=log,
     )
 
@@ -88,7 +88,10 @@ def _past(run: Run, *, logs: bool) -> JobEvidence:
         ending = JobEnding(run.key.namespace, run.key.name, "Deleted", 1, 0.0, 0, "the job was deleted before it ended")
     ended = parse_time(info.ended) if info is not None else None
     ledger, killed = _ledger(body), "how the job and its replicas ended is not known, because the run was killed"
-    state = f"ended at {info.ended}" if info is not None and info.ended else "live" if run.live else "was killed"
+    if run.background:
+        killed = "the current state is not known: no engine runs; `trainwright up` continues with the job"
+    unfinished = "live" if run.live else "without an engine" if run.background else "was killed"
+    state = f"ended at {info.ended}" if info is not None and info.ended else unfinished
     return JobEvidence(
         kind=kind,
         body=body,
@@ -96,6 +99,7 @@ def _past(run: Run, *, logs: bool) -> JobEvidence:
         place=f"run {run.folder.name}, {state}",
         runtime=info.runtime if info is not None else "",
         live=run.live and ending is None,
+        waits_for_engine=run.background and not run.live,
         events=events,
         log=_log(run, ledger, ()) if logs else None,
         ending=ending,
@@ -118,6 +122,15 @@ def _about(run: Run, kind: Kind, events: list[Body]) -> tuple[Body, ...]:
     found = [one for one in events if _is_about(one, run.key.namespace, objects)]
     latest = {(one.get("metadata") or {}).get("name") or str(place): one for place, one in enumerate(found)}
     return tuple(sorted(latest.values(), key=event_time))
+
+
+def _is_of_this_job(event: Body, job: Body) -> bool:
+    """Whether an event is not about an earlier job of the same name, which the background engine may still have."""
+    about, meta = event.get("involvedObject") or {}, job["metadata"]
+    if (about.get("kind"), about.get("name")) == (job.get("kind"), meta["name"]):
+        return about.get("uid") in (None, "", meta["uid"])
+    happened, created = parse_time(event_time(event)), parse_time(str(meta.get("creationTimestamp", "")))
+    return happened is None or created is None or happened >= created
 
 
 def _is_about(event: Body, namespace: str, objects: set[tuple[str, str]]) -> bool:

@@ -8,16 +8,13 @@ from typing import Any, Literal
 import click
 from msgspec import Struct
 
-from trainwright.cli.flags import check_namespace, cluster_options, output_option
-from trainwright.cli.inspect.evidence import ClusterOptions, JobEvidence, Wanted
+from trainwright.cli.completion import complete_jobs
+from trainwright.cli.flags import THIS_MACHINE, ClusterOptions, check_namespace, cluster_choice, output_option
+from trainwright.cli.inspect.evidence import JobEvidence, Wanted
 from trainwright.cli.live_job import namespaced
 from trainwright.errors import UsageError
 
 Form = Literal["text", "json"]
-_CLUSTER_OPTIONS = cluster_options(
-    "Look in the cluster of this context of the kubeconfig.  [default: look at this machine]",
-    "Look in the cluster of this kubeconfig FILE, by default in its current context.  [default: look at this machine]",
-)
 
 
 class JobChoice(Struct, frozen=True):
@@ -28,21 +25,23 @@ class JobChoice(Struct, frozen=True):
     namespace: str = ""
     #: The id of a kept run; empty: the live or last run.
     run_id: str = ""
-    cluster: ClusterOptions = ClusterOptions()
+    cluster: ClusterOptions = THIS_MACHINE
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument JOB and the options; the command receives them as `choice` and `form`."""
 
     @wraps(function)
-    def command(job: str, namespace: str, run_id: str, context: str, kubeconfig: str, **more: Any) -> Any:
-        return function(JobChoice(job, namespace, run_id, ClusterOptions(context, kubeconfig)), **more)
+    def command(job: str, namespace: str, run_id: str, cluster: ClusterOptions, **more: Any) -> Any:
+        return function(JobChoice(job, namespace, run_id, cluster), **more)
 
     form = output_option(choices=("text", "json"), help="Print text for people, or one JSON object.")
     run = click.option(
         "--run", "run_id", metavar="ID", default="", help="Look at the kept run ID.  [default: the live or last run]"
     )
-    return click.argument("job", metavar="JOB")(namespaced(run(_CLUSTER_OPTIONS(form(command)))))
+    return click.argument("job", metavar="JOB", shell_complete=complete_jobs)(
+        namespaced(run(cluster_choice(form(command))))
+    )
 
 
 def collect(choice: JobChoice, wanted: Wanted = Wanted.EVERYTHING) -> JobEvidence:

@@ -11,18 +11,19 @@ import click
 import msgspec
 from msgspec import Struct
 
-from trainwright.cli.flags import MAX_SECONDS
-from trainwright.cli.live_job import namespaced
-from trainwright.cli.logs import read
+from trainwright.cli.completion import complete_jobs, complete_replicas
+from trainwright.cli.flags import MAX_SECONDS, ClusterOptions, cluster_choice
+from trainwright.cli.live_job import namespaced, reach
 from trainwright.cli.logs.merge import LineFilter, LogPiece, merged
 from trainwright.cli.logs.printer import Printer, Style
-from trainwright.cli.logs.read import Piece
 from trainwright.cli.logs.select import LogFile, LogSelection, chosen, files, nothing_found, previous
-from trainwright.cli.runs import Run, find, kept_runs, latest, select_run
+from trainwright.cli.runs import Run, find, is_open, kept_runs, latest, select_run
 from trainwright.cli.state import home
 from trainwright.cli.tail import Tail
 from trainwright.errors import UsageError
 from trainwright.model.units import parse_duration, parse_time
+from trainwright.node import log_segments
+from trainwright.node.log_segments import Piece
 
 _POLL_SECONDS = 0.08
 #: `--follow` looks for new files only in every sixth poll.
@@ -79,11 +80,18 @@ class LogOptions(Struct, frozen=True, kw_only=True):
         """The lines to print."""
         return LineFilter(self.since or 0, self.grep, self.last)
 
+    def limits(self) -> str:
+        """What a line must fulfil, as the end of a sentence; empty if nothing."""
+        limits = [f"matches {self.grep.pattern!r}"] if self.grep else []
+        limits += ["was written since the time of --since"] if self.since else []
+        return " and ".join(limits)
+
 
 @click.command("logs")
-@click.argument("job", metavar="JOB")
-@click.argument("replicas", metavar="[REPLICA]...", nargs=-1)
+@click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+@click.argument("replicas", metavar="[REPLICA]...", nargs=-1, shell_complete=complete_replicas)
 @namespaced
+@cluster_choice
 @click.option("-f", "--follow", is_flag=True, help="Print new lines until the run ends.")
 @click.option("-p", "--previous", is_flag=True, help="Print only the attempt before the last one of each replica.")
 @click.option(
@@ -104,12 +112,13 @@ class LogOptions(Struct, frozen=True, kw_only=True):
     "--run", "run_id", metavar="ID", default="", help="Print the logs of the run ID.  [default: the live or last run]"
 )
 @click.option("--all-runs", is_flag=True, help="Print the logs of all kept runs, oldest first.")
-def command(job: str, replicas: tuple[str, ...], namespace: str, **given: Any) -> None:
+def command(job: str, replicas: tuple[str, ...], namespace: str, cluster: ClusterOptions, **given: Any) -> int:
     """Print the logs of all replicas of JOB, or of each REPLICA: worker-0, or the name of a pod.
 
     The lines of all attempts of all replicas are printed in the order of time. worker-0#2 is worker-0 after its second
     restart. The logs of one replica are printed byte for byte if the output is not a terminal. The logs of the last
-    five runs of a job are kept.
+    five runs of a job are kept. A cluster keeps a log as long as its pod, and of a container that was restarted inside
+    its pod the log before that.
 
     \b
     Examples:
@@ -118,9 +127,12 @@ def command(job: str, replicas: tuple[str, ...], namespace: str, **given: Any) -
       trainwright logs --tail 20 lab/demo worker-0 worker-1
       trainwright logs --previous demo
       trainwright logs --since 10m --grep 'loss|error' demo
+      trainwright logs -f --context production demo
     """
     options = LogOptions(**given)
     _check(options)
+    if cluster.given:
+        return _print_from_cluster(job, replicas, namespace, cluster, options)
     run = find(job, namespace)
     runs = kept_runs(run) if options.all_runs else [select_run(run, options.run_id)]
     wanted = [(one, LogSelection(str(one.key), replicas, options.container)) for one in runs]
@@ -129,6 +141,18 @@ def command(job: str, replicas: tuple[str, ...], namespace: str, **given: Any) -
     printed = [_print_run(one, what, options) for one, what in having]
     if not any(printed):
         _say_nothing_printed(run, options)
+    return 0
+
+
+def _print_from_cluster(
+    job: str, replicas: tuple[str, ...], namespace: str, cluster: ClusterOptions, options: LogOptions
+) -> int:
+    if options.all_runs or options.run_id:
+        raise UsageError("--run and --all-runs name runs on this machine; they do not work with --context")
+    from trainwright.cli.remote.logs import print_logs  # noqa: PLC0415 - this machine needs no HTTP
+
+    reached = reach(job, namespace, cluster)
+    return print_logs(reached, LogSelection(str(reached.job), replicas, options.container), options)
 
 
 def _check(options: LogOptions) -> None:
@@ -141,7 +165,7 @@ def _check(options: LogOptions) -> None:
 def _print_run(run: Run, wanted: LogSelection, options: LogOptions) -> bool:
     """Print the logs of a run, and follow them. Return whether there was a line."""
     found = chosen(run.folder, wanted)
-    following = options.follow and run.live
+    following = options.follow and is_open(run)
     if not found and not (following and not wanted.replicas):
         raise UsageError(nothing_found(run, wanted))
     logs = files(run.folder, found, options.container)
@@ -176,22 +200,20 @@ def _no_previous(run: Run, wanted: LogSelection) -> str:
 
 def _warn_without_times(run: Run, logs: list[LogFile], options: LogOptions) -> None:
     asked = options.since is not None or options.timestamps
-    if asked and any(one.size for one in logs) and not any(read.has_times(one.path) for one in logs):
+    if asked and any(one.size for one in logs) and not any(log_segments.has_times(one.path) for one in logs):
         whole = "; files that were written to after the time of --since are printed as a whole" * bool(options.since)
         text = f"an earlier version wrote the logs of run {run.folder.name}, without the times of lines{whole}"
         click.echo(text, err=True)
 
 
 def _say_nothing_printed(run: Run, options: LogOptions) -> None:
-    limits = [f"matches {options.grep.pattern!r}"] if options.grep else []
-    limits += ["was written since the time of --since"] if options.since else []
-    if limits:
-        click.echo(f"no line of {run.key} {' and '.join(limits)}", err=True)
+    if limits := options.limits():
+        click.echo(f"no line of {run.key} {limits}", err=True)
 
 
 def _up_to_last_line(one: LogFile) -> LogFile:
     """The log without an unfinished last line. The follower prints that line when it is complete."""
-    size = read.end_of_lines(one.path, one.inode, one.size)
+    size = log_segments.end_of_lines(one.path, one.inode, one.size)
     return msgspec.structs.replace(one, size=size)
 
 
@@ -223,7 +245,7 @@ def _polls(run: Run) -> Iterator[int]:
     while alive:
         if poll % _POLLS_PER_SCAN == 0:
             now = latest(home(), run.key)
-            alive = now is not None and now.live and now.folder == run.folder
+            alive = now is not None and is_open(now) and now.folder == run.folder
         yield poll
         poll += 1
         time.sleep(_POLL_SECONDS * alive)

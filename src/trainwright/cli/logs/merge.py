@@ -13,10 +13,10 @@ from itertools import chain
 
 from msgspec import Struct
 
-from trainwright.cli.logs import read
-from trainwright.cli.logs.read import LogSegment, Piece
 from trainwright.cli.logs.select import LogFile
 from trainwright.cli.show.text import line as clean
+from trainwright.node import log_segments
+from trainwright.node.log_segments import LogSegment, Piece
 
 #: The total size of all blocks in bytes, and the smallest size of one block.
 _ALL_BLOCKS_BYTES = 64 * 1024 * 1024
@@ -52,8 +52,8 @@ def merged(logs: Sequence[LogFile], wanted: LineFilter) -> Iterator[LogPiece]:
     by_label: dict[str, list[LogFile]] = {}
     for one in logs:
         by_label.setdefault(one.label, []).append(one)
-    block = min(read.BLOCK_BYTES, max(_MIN_BLOCK_BYTES, _ALL_BLOCKS_BYTES // max(1, len(by_label))))
-    if len(by_label) > 1 and any(read.has_times(one.path) for one in logs):
+    block = min(log_segments.BLOCK_BYTES, max(_MIN_BLOCK_BYTES, _ALL_BLOCKS_BYTES // max(1, len(by_label))))
+    if len(by_label) > 1 and any(log_segments.has_times(one.path) for one in logs):
         streams = [_of_replica(own, wanted, block) for own in by_label.values()]
         yield from heapq.merge(*streams, key=lambda one: one.piece.time)
         return
@@ -68,7 +68,7 @@ def _of_replica(logs: Sequence[LogFile], wanted: LineFilter, block: int) -> Iter
     pieces = (
         LogPiece(one, piece)
         for one in logs
-        for part in read.parts(one.path, one.inode, one.size)
+        for part in log_segments.parts(one.path, one.inode, one.size)
         for piece in part.pieces(since=wanted.since, block=block)
     )
     return pieces if wanted.pattern is None else (line for one in pieces for line in _matching(one, wanted))
@@ -85,7 +85,7 @@ def _last(logs: Sequence[LogFile], wanted: LineFilter, count: int, block: int) -
     count = min(count, sys.maxsize)  # a deque cannot be longer
     kept: list[deque[LogPiece]] = []
     for one in reversed(logs):
-        for part in reversed(read.parts(one.path, one.inode, one.size)):
+        for part in reversed(log_segments.parts(one.path, one.inode, one.size)):
             if count <= 0:
                 break
             kept.append(deque(_lines(one, part, wanted, count, block), maxlen=count))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trainwright.cli.logs import read
 from trainwright.cli.record import RecordedPod, read_pods
 from trainwright.cli.runs import Run, near_replica
 from trainwright.model.problem import nearest
+from trainwright.node import log_segments
 
 
 class LogSelection(Struct, frozen=True):
@@ -45,7 +45,7 @@ class LogFile(Struct, frozen=True):
 
     def lines(self) -> Iterator[bytes]:
         """All lines, oldest first: the lines of rotated files, then the lines of the file itself."""
-        for part in read.parts(self.path, self.inode, self.size):
+        for part in log_segments.parts(self.path, self.inode, self.size):
             for piece in part.pieces():
                 yield from piece.lines()
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from trainwright.cli.devices import declared, device_options
 from trainwright.cli.flags import (
@@ -24,11 +25,16 @@ from trainwright.cli.run import environment, from_command
 from trainwright.cli.run.changes import FieldEdit, parse
 from trainwright.cli.run.from_command import CommandOrFiles, CommandShape
 from trainwright.cli.run.intake import RunInput, judge, take
+from trainwright.cli.runs import check_not_in_engine
 from trainwright.cli.state import NameInUseError, NameLocks, home
 from trainwright.errors import TrainwrightError, UsageError
 from trainwright.manifest import Document
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import WallClock
+
+#: Options of the engine; and all options that a private run has and a job of the background engine does not have.
+_ENGINE_OPTIONS = ("runtime", "nodes", "node_grace", "gpus", "device", "device_config", "resync", "etcd_server")
+_PRIVATE_OPTIONS = (*_ENGINE_OPTIONS, "revive", "timeout", "grace", "keep", "form", "logs")
 
 
 @click.command("run", cls=CommandOrFiles, options_metavar="[OPTIONS]")
@@ -98,6 +104,7 @@ from trainwright.runtime.ports import WallClock
     help="Show a live table, plain lines, or JSON. auto is live on a terminal, otherwise lines.",
 )
 @click.option("--logs/--no-logs", default=True, show_default=True, help="Show the output of replicas.")
+@click.option("-d", "--detach", is_flag=True, help="Hand the jobs over to the background engine, and return.")
 def command(
     files: tuple[str, ...],
     namespace: str,
@@ -131,6 +138,7 @@ def command(
       trainwright run --set 'spec.replicaSpecs[worker].replicas=8' --timeout 1h job.yaml
       trainwright run --runtime process --gpus 4 --nodes 2 job.yaml
       trainwright run --device huawei.com/Ascend910=8 job.yaml
+      trainwright run --detach --replicas 4 -- python train.py
       trainwright run -o json job.yaml | jq -r 'select(.type == "log") | .text'
 
     \b
@@ -150,6 +158,9 @@ def command(
       2  wrong usage, invalid manifest, name in use
     """
     check_namespace(namespace)
+    detach = given.pop("detach")
+    if detach:
+        _check_detached(click.get_current_context())
     given["devices"] = declared(given.pop("gpus"), given.pop("device"), given.pop("device_config"))
     shape = CommandShape(**{name: given.pop(name) for name in CommandShape.__struct_fields__})
     edits = [parse(text) for text in changes]
@@ -167,10 +178,28 @@ def command(
         intake = judge([from_command.document(words, shape, _free_port())], namespace, edits)
         _check_torchrun(shape, env)
     environment.check(env, intake.tasks)
+    if detach:
+        return _submit(intake, env)
     try:
         return _run(intake, given | {"env": env})
     except NameInUseError as error:
         raise error if words is None else UsageError(f"{error}; or give this job another name with --name") from None
+
+
+def _check_detached(ctx: click.Context) -> None:
+    """Refuse options that have no effect on a job of the background engine."""
+    for param in ctx.command.params:
+        typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+        if typed and param.name in _PRIVATE_OPTIONS:
+            engine = "; give it to `trainwright up`" if param.name in _ENGINE_OPTIONS else ""
+            raise UsageError(f"{param.opts[-1]} has no effect with --detach{engine}")
+
+
+def _submit(intake: RunInput, env: dict[str, str]) -> int:
+    from trainwright.cli.run.handover import submit  # noqa: PLC0415 - most runs do not need it
+
+    submit(intake, env)
+    return 0
 
 
 def _check_files(files: tuple[str, ...], shape: CommandShape) -> None:
@@ -212,6 +241,8 @@ def _run(intake: RunInput, given: dict[str, Any]) -> int:
 
     began, clock = time.monotonic(), WallClock()
     now = clock.now()
+    for task in intake.tasks:
+        check_not_in_engine(task.key)
     with NameLocks(home(), [task.key for task in intake.tasks], now) as locks:
         info = RunInfo(tuple(str(key) for key in locks.keys), os.getpid(), rfc3339(now))
         record = RunRecord(locks.folder)

@@ -8,9 +8,7 @@ run.
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import click
 
@@ -18,20 +16,18 @@ from trainwright.cli.asynchronous import run_coroutine
 from trainwright.cli.devices import missing_variable_notices
 from trainwright.cli.policy_text import ETCD_OPTION, needs_etcd
 from trainwright.cli.record import RunRecord
+from trainwright.cli.registry import registry
 from trainwright.cli.run import environment
 from trainwright.cli.run.intake import InputRefused, RunInput, print_problems
 from trainwright.cli.run.session import RunConfig, RunOptions, RunSession, RunStart
-from trainwright.cli.show.news import RunView
-from trainwright.cli.show.streams import JsonView, LinesView
+from trainwright.cli.show.choose import STDOUT, ViewInput, choose_view
 from trainwright.cli.show.writer import BackgroundWriter
 from trainwright.cli.state import VOLUMES, home
-from trainwright.errors import UsageError
 from trainwright.local.checks.preflight import check
 from trainwright.local.engine import Engine, EngineSettings
 from trainwright.node.environment import passed
-from trainwright.runtime.ports import NODES, Registry
+from trainwright.runtime.ports import NODES
 
-_STDOUT = 1
 _ENGINE_LOG = "engine.log"
 
 
@@ -48,7 +44,7 @@ async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start
         EngineSettings(
             folder=record.folder,
             volumes=home() / VOLUMES,
-            working=_current_folder(),
+            working=environment.current_folder(),
             runtime=options.runtime,
             nodes=options.nodes,
             silence_grace=options.node_grace,
@@ -58,13 +54,15 @@ async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start
             keep=options.keep,
             resync=options.resync,
             elastic_server=options.etcd_server,
-            registry=_registry(options.etcd_server),
+            registry=registry(options.etcd_server),
             notify=notices.add,
         )
     )
     sys.stdout.flush()
-    writer = BackgroundWriter(_STDOUT, sys.stdout.encoding or "utf-8")
-    view = _view(writer, options, start, lambda: engine.runtime)
+    writer = BackgroundWriter(STDOUT, sys.stdout.encoding or "utf-8")
+    view = choose_view(
+        writer, options.form, ViewInput(start.clock.now, start.began, lambda: engine.runtime, options.logs)
+    )
 
     async def ready() -> None:
         await _check(engine, intake, options.env)
@@ -79,24 +77,6 @@ async def _drive(intake: RunInput, record: RunRecord, options: RunOptions, start
     if writer.error is not None and not view.gone:
         click.echo(f"trainwright: the output could not be written: {writer.error.strerror}", err=True)
     return code
-
-
-def _registry(servers: str) -> Registry | None:
-    if not servers:
-        return None
-    from trainwright.kube.etcd import Etcd  # noqa: PLC0415 - imports aiohttp, which few runs need
-
-    return Etcd(servers)
-
-
-def _current_folder() -> Path:
-    """The working directory of containers that have no workingDir."""
-    try:
-        return Path.cwd()
-    except OSError:
-        raise UsageError(
-            "the current folder does not exist any more; change to the folder in which the commands shall run"
-        ) from None
 
 
 class _Notices:
@@ -138,20 +118,6 @@ def _missing_etcd(intake: RunInput, options: RunOptions) -> list[str]:
     if options.etcd_server or not names:
         return []
     return [f"replicas of {', '.join(names)} find each other through an etcd server; give one with {ETCD_OPTION}"]
-
-
-def _view(writer: BackgroundWriter, options: RunOptions, start: RunStart, runtime: Callable[[], str]) -> RunView:
-    if options.form == "json":
-        return JsonView(writer, start.clock.now, with_logs=options.logs)
-    terminal = os.isatty(_STDOUT) and os.environ.get("TERM") != "dumb"
-    if options.form == "live" or (options.form == "auto" and terminal):
-        from trainwright.cli.show.live import LiveView, TableInput  # noqa: PLC0415 - imports rich, which only this view needs
-
-        def table_input() -> TableInput:
-            return TableInput(start.clock.now(), time.monotonic() - start.began, runtime())
-
-        return LiveView(writer, _STDOUT, table_input, with_logs=options.logs)
-    return LinesView(writer, lambda: time.monotonic() - start.began, with_logs=options.logs)
 
 
 async def _check(engine: Engine, intake: RunInput, variables: Iterable[str]) -> None:

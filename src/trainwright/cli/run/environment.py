@@ -54,6 +54,16 @@ _WELL_KNOWN = (
 )
 
 
+def current_folder() -> Path:
+    """The working directory of containers that have no workingDir. Raises UsageError."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise UsageError(
+            "the current folder does not exist any more; change to the folder in which the commands shall run"
+        ) from None
+
+
 def given(options: Iterable[str], files: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     """All variables by name. A later value replaces an earlier one; `--env` is read after files. Raises UsageError."""
     found: dict[str, str] = {}

@@ -4,13 +4,16 @@
 Each start of a container has its own log file: LOGS/<pod>/<first 8 characters of the uid>-<container>-<restarts>.log.
 """
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 from msgspec import Struct
 
-from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod, RunRecord
+from trainwright.cli.record import EVENTS, REPLICAS, RecordedPod
 from trainwright.cli.run.model import RunModel, attempt_of
 from trainwright.cli.show.news import Line, LogSource, News, ReplicaNews, RunView
 from trainwright.cli.tail import Tail
@@ -18,7 +21,7 @@ from trainwright.errors import ApiError, GoneError
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.runtime.informer import ListWatch
-from trainwright.runtime.ports import Cluster, ListPage, Resource, WatchEvent, WatchEventType
+from trainwright.runtime.ports import EVERYTHING, Cluster, ListPage, Resource, Selection, WatchEvent, WatchEventType
 
 
 class FoundLog(Struct, frozen=True, gc=False):
@@ -96,10 +99,22 @@ def _source(pod: Body, replica: ReplicaNews, container: str) -> LogSource:
 Changes = list[tuple[Body, bool]]
 
 
-async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes], None]) -> None:
+async def raise_error(error: ApiError) -> None:
+    """End the watch with the error."""
+    raise error
+
+
+async def watch(
+    cluster: Cluster,
+    resource: Resource,
+    handle: Callable[[Changes], None],
+    scope: Selection = EVERYTHING,
+    on_error: Callable[[ApiError], Awaitable[None]] = raise_error,
+) -> None:
     """Call `handle` with all existing objects, and then with each change, until cancelled.
 
-    After a gap in the watch, all objects are listed again, and `handle` gets missing objects as deleted.
+    After a gap in the watch, all objects are listed again, and `handle` gets missing objects as deleted. `on_error`
+    raises the error, or waits until the engine answers again.
     """
     known: dict[str, Body] = {}
 
@@ -121,9 +136,9 @@ async def watch(cluster: Cluster, resource: Resource, handle: Callable[[Changes]
 
     async def ended(error: ApiError | None) -> None:
         if error is not None and not isinstance(error, GoneError):
-            raise error
+            await on_error(error)
 
-    await ListWatch(cluster, resource).run(listed, changed, ended)
+    await ListWatch(cluster, resource, scope).run(listed, changed, ended)
 
 
 LOGS = "logs"
@@ -132,19 +147,48 @@ _LAST_LINES = 15
 _LAST_BYTES = 64 * 1024
 
 
-class RunFollower:
-    """Sends changes to the model and the record, and news and log lines to the view."""
+class LineRecord(Protocol):
+    """The record of a run, as far as the follower uses it."""
 
-    def __init__(self, model: RunModel, view: RunView, record: RunRecord) -> None:
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+
+    def append(self, file: str, item: Any) -> None:
+        """Add a line to a file of the record."""
+
+    def flush(self) -> None:
+        """Write the added lines."""
+
+
+class RunFollower:
+    """Sends changes to the model and the record, and news and log lines to the view.
+
+    `recorded` are the pods that the record has already. Without `with_logs`, the follower does not read the logs.
+    """
+
+    def __init__(
+        self,
+        model: RunModel,
+        view: RunView,
+        record: LineRecord,
+        recorded: Iterable[RecordedPod] = (),
+        *,
+        with_logs: bool = True,
+    ) -> None:
         self._model = model
         self._view = view
         self._record = record
+        self._with_logs = with_logs
+        #: If it is a number, new log files are read only from their last so many lines on.
+        self.last_lines_only: int | None = None
         self._logs = record.folder / LOGS
         self._sources = LogSources(str(self._logs))
         self._tail: Tail[LogSource] = Tail()
-        self._recorded: dict[str, str] = {}
+        known = tuple(recorded)
+        self._recorded: dict[str, str] = {pod.uid: pod.node for pod in known}
         #: The uid of a pod by its name and attempt.
-        self._uids: dict[tuple[str, int], str] = {}
+        self._uids: dict[tuple[str, int], str] = {(pod.pod, pod.attempt): pod.uid for pod in known}
 
     def jobs(self, changes: Changes) -> None:
         """Handle changes of jobs."""
@@ -161,7 +205,8 @@ class RunFollower:
             replica = changed or self._model.replica_of(pod)
             if replica is not None:
                 self._record_pod(pod, replica)
-                lines += self._new_lines(pod, replica, now, deleted=deleted)
+                if self._with_logs:
+                    lines += self._new_lines(pod, replica, now, deleted=deleted)
             if changed is not None:
                 news.append(changed)
         self._print(lines)
@@ -190,8 +235,14 @@ class RunFollower:
     def last_lines(self, pod: str, attempt: int, container: str) -> tuple[str, ...]:
         """The last log lines of a container. If `container` is empty, the last lines of the newest log of the pod."""
         uid = self._uids.get((pod, attempt), "")[:8]
-        files = [file for file in (self._logs / pod).glob(f"{uid}-{container or '*'}-*.log") if file.stat().st_size]
-        return last_lines(max(files, key=lambda file: file.stat().st_mtime_ns)) if uid and files else ()
+        found = []
+        for file in (self._logs / pod).glob(f"{uid}-{container or '*'}-*.log") if uid else ():
+            with suppress(OSError):  # old logs may be removed at any time
+                stat = file.stat()
+                found += [(stat.st_mtime_ns, file)] if stat.st_size else []
+        with suppress(OSError):
+            return last_lines(max(found)[1]) if found else ()
+        return ()
 
     def _record_pod(self, pod: Body, replica: ReplicaNews) -> None:
         """Record a new pod, so that `trainwright logs` can find its logs; and again, as soon as it has a node."""
@@ -208,7 +259,9 @@ class RunFollower:
     def _new_lines(self, pod: Body, replica: ReplicaNews, now: float, *, deleted: bool) -> list[Line]:
         lines: list[Line] = []
         for found in self._sources.forget(pod, replica) if deleted else self._sources.look(pod, replica):
-            self._tail.add(found.path, found.source)
+            most = self.last_lines_only
+            inode, offset = (0, 0) if most is None else _end_position(found.path, 0 if found.ended else most)
+            self._tail.add(found.path, found.source, inode=inode, offset=offset)
             if found.ended:
                 lines += self._tail.end(found.path, now)
         return lines
@@ -222,6 +275,21 @@ class RunFollower:
     def _show(self, news: list[News]) -> None:
         if news:
             self._view.news(news)
+
+
+def _end_position(path: str, most: int) -> tuple[int, int]:
+    """The inode of a file and the position of its last `most` lines. The lines can be fewer if they are long."""
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 - a Path doubles the cost
+            size = stream.seek(0, 2)
+            start = max(size - _LAST_BYTES, 0)
+            stream.seek(start)
+            data = stream.read(size - start)
+            inode = os.fstat(stream.fileno()).st_ino
+    except OSError:
+        return 0, 0
+    lines = data.splitlines(keepends=True)
+    return inode, size - sum(map(len, lines[-most:])) if most else size
 
 
 def last_lines(file: Path, most: int = _LAST_LINES) -> tuple[str, ...]:

@@ -56,24 +56,43 @@ class InputRefused(UsageError):  # noqa: N818 - the name says what happened
     """The input has problems, which have been printed already."""
 
 
-def take(files: Iterable[str], namespace: str, changes: Iterable[FieldEdit], *, local: bool = True) -> RunInput:
+class Destination(Struct, frozen=True):
+    """Where the jobs go."""
+
+    #: Whether the jobs run on this machine. If not, the checks that only a local run needs are left out.
+    local: bool = True
+    #: What happens to the jobs, for the error text.
+    verb: str = "started"
+    #: The namespace of objects that have none.
+    namespace: str = "default"
+
+
+_THIS_MACHINE = Destination()
+SIMULATION = Destination(local=False, verb="simulated")
+
+
+def take(
+    files: Iterable[str], namespace: str, changes: Iterable[FieldEdit], to: Destination = _THIS_MACHINE
+) -> RunInput:
     """Read and check these files. Prints all problems, then raises InputRefused or MalformedError.
 
-    Without `local`, the jobs will not run on this machine, so the checks that only a local run needs are left out.
+    `namespace` is the option: an object with another namespace is refused.
     """
     found = [part for file in files for part in examined(file)]
     documents = [part for part in found if isinstance(part, Document)]
     malformed = [error for part in found for error in errors_of(part)]
     if not malformed:
-        return judge(documents, namespace, changes, local=local)
+        return judge(documents, namespace, changes, to)
     with suppress(UsageError):  # `judge` prints the problems of the documents that can be read
-        judge(documents, namespace, changes, local=local)
+        judge(documents, namespace, changes, to)
     for error in malformed[:-1]:
         click.echo(f"trainwright: {error}", err=True)
     raise malformed[-1]
 
 
-def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit], *, local: bool = True) -> RunInput:
+def judge(
+    given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit], to: Destination = _THIS_MACHINE
+) -> RunInput:
     """Check every document. If there are errors, prints all problems and raises InputRefused."""
     edits = tuple(changes)
     tasks: list[JobToRun] = []
@@ -83,36 +102,36 @@ def judge(given: Iterable[Document], namespace: str, changes: Iterable[FieldEdit
     for document in given:
         subject = subject_of(document.body)
         if subject.kind is not None:
-            task = _task(document, subject.kind, namespace, edits)
-            demands = _local_problems(task) if local else ()
+            task = _task(document, subject.kind, namespace, edits, to.namespace)
+            demands = _local_problems(task) if to.local else ()
             errors += print_problems(document, subject.name, (*_problems(task, edits), *demands))
             tasks.append(task)
         elif not subject.beside:
             errors += print_problems(document, subject.name, subject.judge(document.body))
         elif document.body["kind"] in _CREATED_FIRST and document.body["apiVersion"] == "v1":
-            body = _with_namespace(placed(document, namespace))
+            body = _with_namespace(placed(document, namespace), to.namespace)
             errors += print_problems(document, subject.name, (*misnamed(body), *content_problems(body)))
             beside.append(body)
         else:
             skipped.append(subject.name)
     if errors:
-        what = "started" if local else "simulated"
-        raise InputRefused(f"nothing was {what}: the input has {errors} error{'s' * (errors != 1)}")
+        raise InputRefused(f"nothing was {to.verb}: the input has {errors} error{'s' * (errors != 1)}")
     _check_names(tasks, beside)
     return RunInput(tuple(tasks), tuple(beside), tuple(skipped))
 
 
-def _task(document: Document, kind: Kind, namespace: str, edits: tuple[FieldEdit, ...]) -> JobToRun:
+def _task(document: Document, kind: Kind, namespace: str, edits: tuple[FieldEdit, ...], default: str) -> JobToRun:
     body = placed(document, namespace)
     for change in edits:
         body = apply(body, change)
-    return JobToRun(document, kind, _with_namespace(body), load(kind, body))
+    stored = _with_namespace(body, default)
+    return JobToRun(document, kind, stored, load(kind, body if default == "default" else stored))
 
 
-def _with_namespace(body: Body) -> Body:
-    """The object with a namespace in its metadata (`default` if it has none), because stored objects have one."""
+def _with_namespace(body: Body, default: str) -> Body:
+    """The object with a namespace in its metadata, because stored objects have one."""
     meta = body.get("metadata")
-    return body | {"metadata": {"namespace": "default", **meta}} if isinstance(meta, dict) else body
+    return body | {"metadata": {"namespace": default, **meta}} if isinstance(meta, dict) else body
 
 
 def _problems(task: JobToRun, edits: tuple[FieldEdit, ...]) -> Iterator[Problem]:

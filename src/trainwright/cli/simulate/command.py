@@ -9,7 +9,7 @@ from trainwright.cli.flags import check_namespace, duration_option, output_optio
 from trainwright.cli.output import as_json
 from trainwright.cli.plan import is_debug
 from trainwright.cli.run.changes import parse
-from trainwright.cli.run.intake import JobToRun, take
+from trainwright.cli.run.intake import SIMULATION, JobToRun, take
 from trainwright.cli.simulate.chart import as_svg
 from trainwright.cli.simulate.faults import Fault, FaultKind, FaultReader, Scenario, default_durations
 from trainwright.cli.simulate.simulation import Simulation
@@ -141,7 +141,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument for each option
       2  the manifest or an option is invalid
     """
     check_namespace(namespace)
-    given = take([file], namespace, [parse(text) for text in changes], local=False)
+    given = take([file], namespace, [parse(text) for text in changes], SIMULATION)
     task = _chosen(given.tasks, wanted)
     job = at_largest_size(task.loaded.job)
     count = nodes or max(2, sum(role.replicas for role in job.roles))

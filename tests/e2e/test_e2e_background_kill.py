@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What survives kill -9 of the background engine, its agents and its supervisors, with real processes."""
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from e2e_jobs import job, role, shell, worker
+from e2e_workspace import FinishedCommand, Workspace, until
+
+from trainwright.cli.state import is_live
+
+pytest_plugins = ["e2e_fixtures"]
+_COUNT = "i=0; while [ $i -lt {} ]; do echo line $i; i=$((i+1)); sleep 0.05; done; exit {}"
+
+
+def _ok(done: FinishedCommand) -> FinishedCommand:
+    assert done.code == 0, done.said
+    return done
+
+
+def _up(work: Workspace, *words: str) -> int:
+    _ok(work.run("up", *words))
+    return int(_status(work)["pid"])
+
+
+def _status(work: Workspace) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_ok(work.run("status", "-o", "json")).out)
+    return found
+
+
+def _kill(work: Workspace, mark: str) -> None:
+    pids = list(work.pids(mark))
+    assert pids, work.pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_engine(work: Workspace) -> None:
+    _kill(work, "up --foreground")
+    until(lambda: not is_live(work.state / ".engine" / "lock"))
+
+
+def _lines(work: Workspace, name: str = "e2e") -> list[str]:
+    return work.run("logs", name).out.splitlines()
+
+
+def test_a_replica_keeps_its_process_and_its_log_over_a_killed_engine(workspace: Workspace) -> None:
+    _up(workspace)
+    _ok(workspace.run("submit", worker(_COUNT.format(260, 7))))
+    until(lambda: "line 3" in "\n".join(_lines(workspace)))
+    before = workspace.pids("while [ $i")
+    _kill_engine(workspace)
+    assert workspace.pids("while [ $i") == before, "the replica runs on"
+    seen = len(_lines(workspace))
+    until(lambda: len(_lines(workspace)) > seen, "its output is logged without an engine")
+    _up(workspace)
+    assert "1/1" in workspace.run("get").out
+    assert workspace.pids("while [ $i") == before, "the same process"
+    assert workspace.run("exec", "e2e", "worker-0", "--", "echo", "inside").out == "inside\n"
+    assert workspace.run("wait", "e2e").code == 1
+    assert [line.split(" | ")[-1] for line in _lines(workspace)] == [f"line {number}" for number in range(260)]
+    assert "exited with code 7" in workspace.run("explain", "e2e").out
+    _ok(workspace.run("down"))
+
+
+def test_an_exit_code_of_the_gap_is_not_lost(workspace: Workspace) -> None:
+    _up(workspace)
+    flag = workspace.work / "go"
+    body = job(role("worker", shell(f"echo begun; while [ ! -e {flag} ]; do sleep 0.02; done; exit 9"), restarts=0))
+    _ok(workspace.run("submit", body))
+    until(lambda: "begun" in "\n".join(_lines(workspace)))
+    _kill_engine(workspace)
+    flag.touch()
+    until(lambda: not workspace.pids("while ["))
+    _up(workspace)
+    assert workspace.run("wait", "e2e").code == 1
+    assert "exited with code 9" in workspace.run("explain", "e2e").out
+    _ok(workspace.run("down"))
+
+
+def test_an_acknowledged_submission_survives_an_immediate_kill(process: Workspace) -> None:
+    _up(process)
+    for number in range(5):
+        _ok(process.run("submit", worker("echo ran; sleep 0.2", name=f"job-{number}")))
+        _kill_engine(process)
+        _up(process)
+    for number in range(5):
+        assert process.run("wait", f"job-{number}").code == 0
+        assert [line.split(" | ")[-1] for line in _lines(process, f"job-{number}")] == ["ran"], "it ran once"
+    _ok(process.run("down"))
+
+
+def test_a_killed_supervisor_loses_its_replicas_and_they_are_restarted(process: Workspace) -> None:
+    _up(process)
+    _ok(process.run("submit", worker("echo begun $$; sleep 2; echo done")))
+    until(lambda: "begun" in "\n".join(_lines(process)))
+    old = process.pids("sleep 2")
+    _kill(process, "supervisor.main")
+    until(lambda: not set(old) & set(process.pids("sleep 2")), "no process of the lost replica runs on")
+    assert process.run("wait", "e2e").code == 0
+    assert sum("begun" in line for line in _lines(process)) == 2
+    _ok(process.run("down"))
+
+
+def test_engine_and_supervisor_killed_together_leave_no_process_unnoticed(process: Workspace) -> None:
+    _up(process)
+    _ok(process.run("submit", worker("echo begun; sleep 3; echo done")))
+    until(lambda: "begun" in "\n".join(_lines(process)))
+    old = process.pids("sleep 3")
+    _kill_engine(process)
+    _kill(process, "supervisor.main")
+    _up(process)
+    until(lambda: not set(old) & set(process.pids("sleep 3")), "the leftovers are killed")
+    assert process.run("wait", "e2e").code == 0
+    _ok(process.run("down"))
+
+
+def test_a_killed_agent_is_replaced_and_its_replicas_run_on(process: Workspace) -> None:
+    _up(process, "--nodes", "2")
+    _ok(process.run("submit", worker(_COUNT.format(60, 0), replicas=2)))
+    until(lambda: len(process.pids("while [ $i")) == 2)
+    before = process.pids("while [ $i")
+    _kill(process, "agent_main")
+    time.sleep(0.5)
+    assert process.pids("while [ $i") == before
+    assert process.run("wait", "e2e").code == 0
+    info = json.loads((process.folder_of() / "run.json").read_bytes())
+    assert info["endings"][0]["restarts"] == 0, "no replica was lost"
+    _ok(process.run("down"))
+
+
+def test_a_deadline_passes_while_no_engine_runs(process: Workspace) -> None:
+    _up(process)
+    container = {"name": "tensorflow", "image": "none", "command": ["sleep", "1000"]}
+    body = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "e2e"},
+        "spec": {
+            "runPolicy": {"activeDeadlineSeconds": 3, "cleanPodPolicy": "All"},
+            "tfReplicaSpecs": {"Worker": {"replicas": 1, "template": {"spec": {"containers": [container]}}}},
+        },
+    }
+    _ok(process.run("submit", body))
+    _ok(process.run("wait", "--for", "running", "e2e"))
+    began = time.monotonic()
+    _kill_engine(process)
+    time.sleep(3.5)
+    _up(process)
+    assert process.run("wait", "e2e").code == 1
+    assert time.monotonic() - began < 10, "the deadline did not begin again"
+    assert "deadline" in process.run("explain", "e2e").out
+    until(lambda: not process.pids("sleep 1000"))
+    _ok(process.run("down"))
+
+
+def test_attach_and_wait_survive_a_restart_of_the_engine(process: Workspace) -> None:
+    _up(process)
+    _ok(process.run("submit", worker(_COUNT.format(100, 0))))
+    _ok(process.run("wait", "--for", "running", "e2e"))
+    views = [process.start(*words) for words in (("attach", "e2e"), ("wait", "e2e"), ("logs", "-f", "e2e"))]
+    views[0].until("line ")
+    _kill_engine(process)
+    views[0].until("waiting for `trainwright up`")
+    _up(process)
+    assert [one.end().code for one in views] == [0, 0, 0]
+    assert "line 99" in views[0].said
+    assert [line.split(" | ")[-1] for line in views[2].said.splitlines()] == [f"line {number}" for number in range(100)]
+    _ok(process.run("down"))
+
+
+@pytest.mark.parametrize("damage", ["foreign", "cut"])
+def test_a_damaged_store_is_refused_and_left_as_it_is(process: Workspace, damage: str) -> None:
+    _up(process)
+    _ok(process.run("submit", worker("true")))
+    assert process.run("wait", "e2e").code == 0
+    _ok(process.run("down"))
+    store = process.state / ".engine" / "store.db"
+    content = b"not a database" * 100 if damage == "foreign" else store.read_bytes()[:5000]
+    store.write_bytes(content)
+    done = process.run("up")
+    assert done.code == 3, done.said
+    assert str(store) in done.err
+    assert store.read_bytes() == content
+    assert process.run("status").code == 3
+    assert process.run("logs", "e2e").code == 0, "the records need no store"
