@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server of the API: TLS, connections and their limits, who sends a request, and documents that never change.
+
+It runs in the event loop of the engine, so no client may cost much: the number of connections and the size of heads and
+bodies are bounded, a head and a body must arrive within some seconds, and each client has a budget of requests.
+"""
+
+import asyncio
+import logging
+import re
+import resource
+import ssl
+from asyncio import Server, TimerHandle, Transport, sslproto
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from msgspec import Struct
+
+from trainwright.api import access, discovery, openapi
+from trainwright.api.access import ApiIdentity
+from trainwright.api.bodies import MAX_BODY_BYTES
+from trainwright.api.budgets import RequestBudget
+from trainwright.api.handlers import Call, ResourceHandlers, failed
+from trainwright.errors import (
+    ApiError,
+    BadRequestError,
+    EngineError,
+    ForbiddenError,
+    MethodNotAllowedError,
+    NotFoundError,
+    TooLargeError,
+    UnauthorizedError,
+)
+from trainwright.model.job import Body
+
+_LOG = logging.getLogger(__name__)
+#: So many connections can be open at the same time: each watch needs one.
+MAX_CONNECTIONS = 1024
+#: The buffer of each TLS connection in bytes: the size of one TLS record. asyncio's default is sixteen times as large.
+_TLS_BUFFER_BYTES = 16 << 10
+#: The head of a request, and then its body, must arrive within this many seconds.
+_HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0
+_MAX_HEAD_BYTES = 32 << 10
+_KEEPALIVE_SECONDS = 75.0
+#: At its end, the server waits this many seconds for requests that it answers.
+_SHUTDOWN_SECONDS = 1.0
+_HEALTH = ("/healthz", "/livez", "/readyz")
+_JSON = "application/json"
+_PORT = re.compile(r":[0-9]*$")
+
+#: Returns the client of an Authorization header; None if the header has no valid token.
+Identify = Callable[[str], ApiIdentity | None]
+
+
+class ApiAddress(Struct, frozen=True):
+    """Where the server listens. Without TLS only for tests."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls: ssl.SSLContext | None = None
+
+
+class _Connection(RequestHandler):
+    """One connection. It is closed if there are too many, or if the head of its first request does not arrive."""
+
+    def __init__(self, connections: "_Connections", **options: Any) -> None:
+        super().__init__(connections, loop=asyncio.get_running_loop(), **options)
+        self._all = connections
+        self._head_timer: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        if len(self._all.connections) > self._all.limit and isinstance(transport, Transport):
+            transport.abort()
+            return
+        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._check_head)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _check_head(self) -> None:
+        """Close a connection that neither has sent a request nor waits for the next one after an answer."""
+        if self._current_request is None and self._request_count == 0 and self.transport is not None:
+            self.transport.abort()
+
+
+class _Connections(web.Server):
+    """Makes the protocol of each connection. There are at most `limit` connections."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(handler, request_factory=_request, handler_cancellation=True)
+        # The engine itself needs files too, so clients get at most half of what this process may open.
+        self.limit = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+
+    def __call__(self) -> RequestHandler:
+        """The protocol of a new connection."""
+        return _Connection(
+            self,
+            keepalive_timeout=_KEEPALIVE_SECONDS,
+            max_line_size=_MAX_HEAD_BYTES // 4,
+            max_field_size=_MAX_HEAD_BYTES // 2,
+            access_log=None,
+        )
+
+
+def _request(
+    message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: "asyncio.Task[None]"
+) -> web.BaseRequest:
+    """A request whose body may have at most MAX_BODY_BYTES bytes."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
+
+
+class ApiHttpServer:
+    """The server. `start` begins to listen."""
+
+    def __init__(self, handlers: ResourceHandlers, identify: Identify) -> None:
+        self._handlers, self._identify = handlers, identify
+        self._budget = RequestBudget(asyncio.get_running_loop().time)
+        self._server: Server | None = None
+        self._address = ApiAddress()
+        #: The URL and the port; `start` sets both.
+        self.url, self.port = "", 0
+        self._connections = _Connections(self._handle)
+
+    async def start(self, address: ApiAddress) -> str:
+        """Listen. Returns the URL. Raises EngineError if the address cannot be used."""
+        self._address = address
+        loop = asyncio.get_running_loop()
+        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+        try:
+            self._server = await loop.create_server(
+                self._connections,
+                address.host,
+                address.port,
+                ssl=address.tls,
+                backlog=512,
+                ssl_handshake_timeout=_HEAD_SECONDS if address.tls is not None else None,
+            )
+        except OSError as error:
+            where = f"{address.host}:{address.port}"
+            raise EngineError(f"the API cannot listen at {where}: {error.strerror or error}") from None
+        self.port = self._server.sockets[0].getsockname()[1]
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        self.url = f"{'https' if address.tls is not None else 'http'}://{host}:{self.port}"
+        return self.url
+
+    async def stop(self) -> None:
+        """End all watches and connections."""
+        if self._server is not None:
+            self._server.close()
+        self._handlers.watches.close()
+        await self._connections.shutdown(_SHUTDOWN_SECONDS)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        call: Call | None = None
+        try:
+            identity = self._authenticate(request)
+            self._budget.take(identity.name if identity is not None else "")
+            static = self._static(request, identity)
+            if static is not None:
+                return static
+            if identity is None:
+                raise UnauthorizedError("Unauthorized")
+            await _read_body(request)
+            call = self._handlers.find(request, identity)
+            if call is None:
+                raise NotFoundError("the server could not find the requested resource")
+            return await self._handlers.answer(call)
+        except ApiError as error:
+            return failed(call, error)
+        except web.HTTPRequestEntityTooLarge:
+            return failed(call, TooLargeError(f"the body has more than {MAX_BODY_BYTES} bytes"))
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except RecursionError:
+            return failed(call, BadRequestError("the request is nested too deeply"))
+        except Exception as error:
+            _LOG.exception("a request failed: %s %s", request.method, request.path)
+            return failed(call, ApiError(f"the engine failed: {error!r}"))
+
+    def _authenticate(self, request: web.BaseRequest) -> ApiIdentity | None:
+        """The client of a request. A browser that was led to us by a foreign name gets no answer (DNS rebinding)."""
+        host = _PORT.sub("", request.headers.get("Host", ""))
+        if host not in ("127.0.0.1", "localhost", "[::1]", self._address.host):
+            raise ForbiddenError(f"the header Host names {host[:80]!r}, which is not this server")
+        header = request.headers.get("Authorization", "")
+        if not header:
+            return None
+        identity = self._identify(header)
+        if identity is None:
+            self._budget.take("")  # whoever guesses tokens has a small budget
+            raise UnauthorizedError("Unauthorized")
+        return identity
+
+    def _static(self, request: web.BaseRequest, identity: ApiIdentity | None) -> web.Response | None:
+        """The answer to a request for discovery, OpenAPI, version or health; None if the path is another one."""
+        path = request.rel_url.raw_path.rstrip("/") or "/"
+        if path in _HEALTH:
+            return web.Response(text="ok")
+        document = _document(path, request)
+        if document is None:
+            return None
+        if identity is None:
+            raise UnauthorizedError("Unauthorized")
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowedError("the server does not allow this method on the requested resource")
+        if not access.allows_path(identity, "get", path):
+            raise ForbiddenError(f'User "{identity.name}" cannot get path "{path}"')
+        content, kind = document
+        return web.Response(body=content, headers={"Content-Type": kind})
+
+
+async def _read_body(request: web.BaseRequest) -> None:
+    """Read the body, which must arrive in time. A slow client cannot keep anything open for long."""
+    if not request.body_exists:
+        return
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            await request.read()
+    except TimeoutError:
+        raise BadRequestError(f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+
+
+def _document(path: str, request: web.BaseRequest) -> tuple[bytes, str] | None:
+    """A document that does not depend on the objects, and its media type; None if there is no such document."""
+    aggregated = "as=APIGroupDiscoveryList" in request.headers.get("Accept", "")
+    first, *rest = path.strip("/").split("/")
+    found: Body | bytes | None = None
+    kind = _JSON
+    if first in ("api", "apis") and not rest:
+        found = discovery.core(aggregated) if first == "api" else discovery.groups(aggregated)
+        kind = discovery.AGGREGATED if aggregated else _JSON
+    elif first in ("api", "apis"):
+        found = _discovered(first, rest)
+    elif first == "openapi":
+        found = _schemas(rest)
+    elif not rest and first in _PLAIN:
+        found = _PLAIN[first]()
+    if found is None:
+        return None
+    return (found if isinstance(found, bytes) else msgspec.json.encode(found)), kind
+
+
+def _paths() -> Body:
+    return {"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}
+
+
+_PLAIN: dict[str, Callable[[], Body]] = {"": _paths, "version": discovery.version}
+
+
+def _discovered(first: str, rest: list[str]) -> Body | None:
+    match (first, rest):
+        case ("api", [version]):
+            return discovery.group_version("", version)
+        case ("apis", [group]):
+            return discovery.group(group)
+        case ("apis", [group, version]):
+            return discovery.group_version(group, version)
+    return None
+
+
+def _schemas(rest: list[str]) -> Body | bytes | None:
+    match rest:
+        case ["v3"]:
+            return openapi.root()
+        case ["v3", "api", version]:
+            return openapi.document("", version)
+        case ["v3", "apis", group, version]:
+            return openapi.document(group, version)
+    return None

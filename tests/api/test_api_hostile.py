@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that are slow, greedy or wrong: they get an error or are cut off, and others are answered all the same."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import pytest
+from api_server import CONFIG_MAPS, ServedStore, config_map
+
+from trainwright.api import budgets, server
+
+_AUTHORIZED = "Authorization: Bearer admin\r\n"
+
+
+async def _raw(api: ServedStore, text: str | bytes, *, host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """Send bytes as they are. Returns the code and the rest of the answer; code 0: the server closed the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    data = text if isinstance(text, bytes) else text.replace("HOST", host).encode("latin-1")
+    writer.write(data)
+    try:
+        line = await asyncio.wait_for(reader.readline(), 5)
+        code = int(line.split()[1]) if line else 0
+        rest = await asyncio.wait_for(reader.read(100_000), 5) if line else b""
+    except ConnectionError:
+        code, rest = 0, b""
+    writer.close()
+    return code, rest
+
+
+def _request(path: str, *, method: str = "GET", headers: str = _AUTHORIZED) -> str:
+    return f"{method} {path} HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n{headers}\r\n"
+
+
+@pytest.mark.parametrize("role", ["", "nobody", "admin ", "admin\x00"])
+async def test_without_a_valid_token_only_the_health_is_answered(api: ServedStore, role: str) -> None:
+    code, _ = await _raw(api, _request("/api/v1/pods", headers=f"Authorization: Bearer {role}\r\n" if role else ""))
+    assert code in (400, 401) or role.strip() == "admin"
+    assert (await api.ask("GET", "/healthz", role="")).code == 200
+    assert (await api.ask("GET", "/api", role="")).code == 401
+    assert (await api.ask("GET", "/api/v1/namespaces/default/pods", role="")).body["reason"] == "Unauthorized"
+
+
+@pytest.mark.parametrize(
+    ("role", "method", "path", "code"),
+    [
+        ("viewer", "GET", CONFIG_MAPS, 200),
+        ("viewer", "GET", "/api/v1/namespaces/default/secrets", 403),
+        ("viewer", "GET", "/api/v1/secrets", 403),
+        ("viewer", "DELETE", CONFIG_MAPS, 403),
+        ("viewer", "GET", "/api/v1/namespaces/default/secrets/x?watch=true", 403),
+        ("user", "GET", "/api/v1/namespaces/default/secrets", 200),
+        ("user", "DELETE", "/api/v1/nodes/a", 403),
+        ("user", "DELETE", "/api/v1/namespaces/default", 403),
+        ("admin", "DELETE", "/api/v1/nodes/a", 404),
+    ],
+)
+async def test_roles(api: ServedStore, role: str, method: str, path: str, code: int) -> None:
+    assert (await api.ask(method, path, role=role)).code == code
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/default/configmaps/../secrets",
+        "/api/v1/namespaces/default/configmaps/%2e%2e/secrets",
+        "/api/v1/namespaces/default/configmaps%2Fx",
+        "/api/v1/namespaces//configmaps",
+        "/api/v1/namespaces/default/configmaps/a/b/c",
+        "/api/v1/namespaces/default/configmaps/%00",
+        "//api/v1//pods/x/",
+        "/apis/../api/v1/pods/x",
+        "/api/v1/nothing",
+        "/api/v2/pods",
+        "/etc/passwd",
+        "/api/v1/namespaces/default/pods/x/proxy",
+        "/%ff%fe",
+    ],
+)
+async def test_tricks_with_paths_find_nothing(api: ServedStore, path: str) -> None:
+    code, rest = await _raw(api, _request(path))
+    assert code in (400, 404, 405), rest
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("GARBAGE\r\n\r\n", (400, 0)),
+        ("GET / HTTP/9.9\r\n\r\n", (400, 505, 0)),
+        (_request("/api", headers=f"{_AUTHORIZED}X: {'x' * 100_000}\r\n"), (400, 431)),
+        (_request("/" + "a" * 100_000), (400, 414)),
+        (
+            _request("/api", headers=_AUTHORIZED + "".join(f"X-{n}: {'y' * 500}\r\n" for n in range(2000))),
+            (400, 431, 0),
+        ),
+        (_request(CONFIG_MAPS, method="POST", headers=f"{_AUTHORIZED}Content-Length: -5\r\n"), (400,)),
+        (
+            _request(CONFIG_MAPS, method="POST", headers=f"{_AUTHORIZED}Content-Length: 5\r\nContent-Length: 6\r\n"),
+            (400,),
+        ),
+        (
+            _request(
+                CONFIG_MAPS, method="POST", headers=f"{_AUTHORIZED}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"
+            ),
+            (400,),
+        ),
+        (_request("/api", headers=f"{_AUTHORIZED}Upgrade: websocket\r\nConnection: upgrade\r\n"), (200, 400)),
+    ],
+)
+async def test_requests_that_are_no_http(api: ServedStore, text: str, codes: tuple[int, ...]) -> None:
+    code, rest = await _raw(api, text)
+    assert code in codes, (code, rest[:200])
+    assert (await api.ask("GET", "/version")).code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [("127.0.0.1", 200), ("localhost:1234", 200), ("[::1]:80", 200), ("evil.example.com", 403), ("", 403)],
+)
+async def test_a_foreign_host_name_is_refused(api: ServedStore, host: str, code: int) -> None:
+    assert (await _raw(api, _request("/version"), host=host))[0] == code
+
+
+async def test_a_slow_head_is_cut_off(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.3)
+    async with AsyncExitStack() as stack:
+        pairs = [await asyncio.open_connection("127.0.0.1", api.server.port) for _ in range(50)]
+        for _, writer in pairs:
+            stack.callback(writer.close)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        assert (await api.ask("GET", "/version")).code == 200
+        ends = [await asyncio.wait_for(reader.read(), 5) for reader, _ in pairs]
+        assert ends == [b""] * 50
+
+
+async def test_a_slow_body_is_cut_off(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_BODY_SECONDS", 0.3)
+    head = _request(CONFIG_MAPS, method="POST", headers=f"{_AUTHORIZED}Content-Length: 100000\r\n")
+    code, rest = await _raw(api, head + "{")
+    assert (code, b"did not arrive" in rest) == (400, True)
+
+
+async def test_a_large_body_without_a_length_is_refused_before_it_is_in_memory(api: ServedStore) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    head = _request(CONFIG_MAPS, method="POST", headers=f"{_AUTHORIZED}Transfer-Encoding: chunked\r\n")
+    writer.write(head.replace("HOST", "localhost").encode())
+    part, sent = b"10000\r\n" + b"x" * 0x10000 + b"\r\n", 0
+    try:
+        while sent < 100 << 20 and not reader._buffer:  # type: ignore[attr-defined]
+            writer.write(part)
+            sent += len(part)
+            await asyncio.wait_for(writer.drain(), 5)
+            await asyncio.sleep(0)
+        line = await asyncio.wait_for(reader.readline(), 5)
+    except ConnectionError:
+        line = b""
+    writer.close()
+    assert b"413" in line or line == b""
+    assert sent < 32 << 20, "the server stopped reading early"
+
+
+async def test_the_number_of_connections_is_limited(api: ServedStore) -> None:
+    api.server._connections.limit = 20
+    pairs = [await asyncio.open_connection("127.0.0.1", api.server.port) for _ in range(30)]
+    await asyncio.sleep(0.1)
+    closed = [reader.at_eof() for reader, _ in pairs]
+    for _, writer in pairs:
+        writer.close()
+    assert sum(closed) >= 9
+    await asyncio.sleep(0.1)
+    assert (await api.ask("GET", "/version")).code == 200
+
+
+async def test_a_client_has_a_budget_of_requests(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "_BURST", 5.0)
+    monkeypatch.setattr(budgets, "_RATE", 0.001)
+    answers = [await api.ask("GET", "/version", role="viewer") for _ in range(6)]
+    assert [one.code for one in answers] == [200] * 5 + [429]
+    assert answers[-1].headers["Retry-After"] == "1"
+    assert (await api.ask("GET", "/version", role="user")).code == 200, "others have their own budget"
+
+
+async def test_guesses_of_tokens_have_a_small_budget(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "_ANONYMOUS_RATE", 0.001)  # a slow machine must not fill the budget up again
+    codes = [(await api.ask("GET", "/version", role=f"guess-{number}")).code for number in range(150)]
+    assert (codes[0], codes[-1]) == (401, 429)
+    assert (await api.ask("GET", "/version")).code == 200
+
+
+async def test_an_error_of_ours_is_an_answer_and_no_traceback(
+    api: ServedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(api.store, "create", lambda *_, **__: 1 / 0)
+    answer = await api.ask("POST", CONFIG_MAPS, config_map("a"))
+    assert (answer.code, answer.reason) == (500, "InternalError")
+    assert "Traceback" not in json.dumps(answer.body)
+    assert "a request failed" in caplog.text

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values from clients: the limit of nesting, nulls, and short error messages."""
+
+from typing import Any
+
+import pytest
+
+from trainwright.api.untrusted import MAX_LEVELS, check_levels, shown
+from trainwright.errors import InvalidError
+from trainwright.local.storage.metadata import without_nulls
+
+
+def nested(levels: int, *, lists: bool = False) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value] if lists else {"a": value, "b": 1}
+    return value
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_the_limit_of_nesting(lists: bool) -> None:
+    check_levels(nested(MAX_LEVELS, lists=lists), "the body")
+    for levels in (MAX_LEVELS + 1, 100_000):
+        with pytest.raises(InvalidError, match="the body: nested in more than 64 levels"):
+            check_levels(nested(levels, lists=lists), "the body")
+
+
+def test_nulls_are_removed_from_maps_only() -> None:
+    value = {"a": None, "b": {"c": None}, "d": [None, {"e": None, "f": 0}], "g": {"h": ""}}
+    result = without_nulls(value)
+    assert result == {"b": {}, "d": [None, {"f": 0}], "g": {"h": ""}}
+    assert result["g"] is value["g"]
+    assert without_nulls(result) is result
+
+
+@pytest.mark.parametrize("value", [nested(100_000), nested(100_000, lists=True), "x" * 100_000, list(range(100_000))])
+def test_an_error_shows_a_part_of_a_large_value(value: Any) -> None:
+    assert 0 < len(shown(value)) < 300
+
+
+def test_a_short_value_is_shown_as_it_is() -> None:
+    assert shown("/metadata/labels/a") == "'/metadata/labels/a'"
