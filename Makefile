@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test test-cluster test-tensorflow test-paddle check bench bench-operator bench-compare deploy mutate lock clean
+.PHONY: help run test test-cluster test-clients test-tensorflow test-paddle check bench bench-operator bench-compare deploy soak mutate lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
@@ -19,6 +19,9 @@ test: check      ## Run all gates: ruff, mypy, import contracts, pytest
 
 test-cluster: $(VENV)/.dev  ## Test the operator and the node agent on a real Kubernetes control plane: see docs/testing.md
 	$(BIN)/pytest tests/cluster
+
+test-clients: $(VENV)/.clients  ## Test the API of the background engine with Python clients: see docs/testing.md
+	$(BIN)/pytest -m clients tests/cluster/test_cluster_api_python.py
 
 test-tensorflow: $(VENV)/.tensorflow  ## Train TFJobs with TensorFlow: 1.6 GB to install
 	$(BIN)/pytest -m tensorflow tests/e2e tests/cluster/test_cluster_tensorflow.py
@@ -36,6 +39,7 @@ bench: $(VENV)/.run  ## Measure reconcile and the embedded engine: see bench/REA
 	$(BIN)/python bench/reconcile.py
 	$(BIN)/python bench/manifest.py
 	$(BIN)/python bench/store.py
+	$(BIN)/python bench/journal.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/embedded.py
 	$(BIN)/python bench/explain.py
@@ -54,6 +58,9 @@ deploy: $(VENV)/.run  ## Regenerate deploy/: the output of crds and manifests, a
 	cp examples/aitrainingjob/*.yaml deploy/examples/aitrainingjob/
 	cp examples/paddlejob/*.yaml deploy/examples/paddlejob/
 
+soak: $(VENV)/.dev  ## Kill the background engine, its agents and supervisors 500 times while jobs run: see docs/testing.md
+	PYTHONPATH=tests $(BIN)/python tests/e2e/e2e_soak.py $(SOAK)
+
 mutate: $(VENV)/.dev  ## Run mutation tests of core/: see docs/testing.md
 	$(BIN)/python tools/mutate.py
 
@@ -62,6 +69,7 @@ lock:            ## Renew the lock files from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra tensorflow -c requirements/dev.txt pyproject.toml -o requirements/tensorflow.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra paddle pyproject.toml -o requirements/paddle.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra clients -c requirements/dev.txt pyproject.toml -o requirements/clients.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis mutants
@@ -95,4 +103,10 @@ $(VENV)/.paddle: requirements/paddle.txt | $(VENV)/.dev
 	awk '/^[a-z]/ { first = /^setuptools==/ } first' requirements/paddle.txt > $(VENV)/paddle/first.txt
 	$(VENV)/paddle/bin/pip install -q --disable-pip-version-check --require-hashes -r $(VENV)/paddle/first.txt
 	$(VENV)/paddle/bin/pip install -q --disable-pip-version-check --require-hashes --no-build-isolation -r requirements/paddle.txt
+	@touch $@
+
+# Python clients of Kubernetes have their own environment, so that no other test can import them by mistake.
+$(VENV)/.clients: requirements/clients.txt | $(VENV)/.dev
+	$(BIN)/python -m venv $(VENV)/clients
+	$(VENV)/clients/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/clients.txt
 	@touch $@

@@ -16,7 +16,26 @@ from pathlib import Path
 BUSYBOX = "trainwright.test/busybox:1"
 #: What holds a pod's namespaces.
 PAUSE = "trainwright.test/pause:1"
-_APPLETS = ("sh", "cat", "echo", "env", "hostname", "id", "ip", "ls", "nslookup", "sleep", "true", "false", "wget")
+_APPLETS = (
+    *(
+        "sh",
+        "cat",
+        "echo",
+        "env",
+        "hostname",
+        "id",
+        "ip",
+        "ls",
+        "nslookup",
+        "sleep",
+        "stty",
+        "tar",
+        "test",
+        "true",
+        "tty",
+    ),
+    *("false", "wget"),
+)
 
 
 def archive(name: str, busybox: Path, entry: Sequence[str]) -> bytes:

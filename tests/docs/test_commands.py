@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from patience import PATIENCE
+from trainwright.cli.state import is_live
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/**/*.md"))
@@ -64,6 +65,10 @@ def test_the_commands_of_a_block_work_as_shown(session: Session, tmp_path: Path)
             else:
                 run(words, env)
     finally:
+        if is_live(tmp_path / ".engine" / "lock"):  # a command of the block has failed
+            subprocess.run(
+                [sys.executable, "-m", "trainwright", "down", "--end", "--grace", "1s"], env=env, check=False
+            )
         for process in beside:
             process.send_signal(signal.SIGINT)
         assert [process.wait(PATIENCE) for process in beside] == [process.returncode for process in beside]
