@@ -452,8 +452,9 @@ def moved(fault: Fault, faults: tuple[Fault, ...]) -> str:
         for right, wrong in (("spec.replicaSpecs", "spec.replicaSpec"), ("spec.tfReplicaSpecs", "spec.tfReplicaSpec")):
             if one.path == wrong and (path == right or path.startswith((f"{right}[", f"{right}."))):
                 path = wrong + path[len(right) :]
-        if one.path == "spec.tfReplicaSpecs.Wroker" and path.startswith("spec.tfReplicaSpecs.Worker."):
-            path = path.replace("Worker", "Wroker")
+        roles = ("spec.tfReplicaSpecs.Worker.", "spec.tfReplicaSpec.Worker.")
+        if one.path == "spec.tfReplicaSpecs.Wroker" and path.startswith(roles):
+            path = path.replace("Worker", "Wroker", 1)
     return path
 
 

@@ -19,6 +19,8 @@ ADDRESS = f"{PREFIX}/address"
 CONTAINER_SCHEME = "trainwright://"
 #: Annotation on pods of the embedded engine: their devices, as JSON (ids by resource name).
 DEVICES = f"{PREFIX}/devices"
+#: Annotation on jobs and pods of the background engine: the id of the run, which is the name of the job's folder.
+RUN = f"{PREFIX}/run"
 #: Annotation on children of the whole job: a hash of the body with which the child was last written.
 DIGEST = f"{PREFIX}/digest"
 #: Annotation on a gate: the hash of the job's attempt (`Job.world`) to which the gate belongs.

@@ -16,8 +16,9 @@ class ControllerSettings(Struct, frozen=True, kw_only=True):
     coalesce: float = 0.02
     #: Number of concurrent passes. A pass that waits for the API server does not block other passes.
     workers: int = 16
-    #: Number of concurrent writes of one pass.
-    writes: int = 16
+    #: Number of concurrent writes of one pass. It is smaller than `RequestPolicy.max_concurrent`, so that a large job
+    #: leaves requests for the others.
+    writes: int = 32
     #: Counts in the status are stored after this time, or earlier together with a more important change.
     count_delay: float = 10.0
     #: That a job was accepted is stored after this time, or earlier together with a more important change. The time
