@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from threading import Thread
+from threading import Semaphore, Thread
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -49,6 +49,8 @@ from trainwright.runtime.ports import PODS
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _CHUNK_BYTES = 32 * 1024
+#: So many parts of our standard input can wait in memory until they are sent.
+_MAX_UNSENT_PARTS = 4
 _CONNECT_SECONDS, _CLOSE_SECONDS = 10.0, 2.0
 #: The texts of container runtimes about a command that they cannot start, and the exit codes of a shell for that.
 _NOT_STARTED = {"executable file not found": 127, "no such file or directory": 127, "permission denied": 126}
@@ -81,8 +83,12 @@ async def _run(client: ClusterClient, path: str, namespace: str, terminal: bool)
             raise UnavailableError(text) from None
         async with socket:
             with _window_sizes(socket) if terminal else nullcontext():
-                Thread(target=_send_input, args=(socket, asyncio.get_running_loop()), daemon=True).start()
-                return await _relay(socket)
+                sending = asyncio.create_task(_send_input(socket))
+                try:
+                    return await _relay(socket)
+                finally:
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
 
 
 def _options(client: ClusterClient, path: str) -> dict[str, Any]:
@@ -150,24 +156,28 @@ def _exit_code(status: Body) -> int:
     raise UnavailableError(f"the node of the replica did not run the command: {text}")
 
 
-def _send_input(socket: ClientWebSocketResponse, loop: asyncio.AbstractEventLoop) -> None:
-    """Send our standard input, in a thread: an event loop cannot wait for a file."""
-
-    def send(channel: int, data: bytes) -> None:
-        asyncio.run_coroutine_threadsafe(socket.send_bytes(bytes((channel,)) + data), loop).result()
-
-    with suppress(Exception):  # the command has ended, or the event loop
-        while data := _read_input():
-            send(_STDIN, data)
-        if socket.protocol == _V5:
-            send(_CLOSE, bytes((_STDIN,)))
+async def _send_input(socket: ClientWebSocketResponse) -> None:
+    """Send our standard input until it ends."""
+    parts, free = asyncio.Queue[bytes](), Semaphore(_MAX_UNSENT_PARTS)
+    Thread(target=_read_input, args=(parts, free, asyncio.get_running_loop()), daemon=True).start()
+    while data := await parts.get():
+        await socket.send_bytes(bytes((_STDIN,)) + data)
+        free.release()
+    if socket.protocol == _V5:
+        await socket.send_bytes(bytes((_CLOSE, _STDIN)))
 
 
-def _read_input() -> bytes:
-    try:
-        return os.read(0, _CHUNK_BYTES)
-    except OSError:  # the terminal is gone
-        return b""
+def _read_input(parts: asyncio.Queue[bytes], free: Semaphore, loop: asyncio.AbstractEventLoop) -> None:
+    """Read our standard input in a thread, because an event loop cannot wait for a file. Empty data is its end."""
+    data = b"more"
+    with suppress(RuntimeError):  # the command has ended, and with it the event loop
+        while data:
+            free.acquire()
+            try:
+                data = os.read(0, _CHUNK_BYTES)
+            except OSError:  # the terminal is gone
+                data = b""
+            loop.call_soon_threadsafe(parts.put_nowait, data)
 
 
 @contextmanager
