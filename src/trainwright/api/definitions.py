@@ -4,6 +4,7 @@
 import hashlib
 from datetime import datetime
 
+from trainwright.api.field_labels import JOB_PHASE
 from trainwright.crd.schema import crd
 from trainwright.errors import NotFoundError
 from trainwright.kinds.registry import KINDS
@@ -40,8 +41,11 @@ def _definition(body: Body, started: datetime) -> Body:
         {"type": "Established", "status": "True", "reason": "InitialNamesAccepted", "message": "accepted"},
     ]
     stored = [one["name"] for one in body["spec"]["versions"] if one["storage"]]
+    selectable = [{"jsonPath": f".{JOB_PHASE}"}]
+    versions = [{**one, "selectableFields": selectable} for one in body["spec"]["versions"]]
     return {
         **body,
+        "spec": {**body["spec"], "versions": versions},
         "metadata": {
             **body["metadata"],
             "uid": uid,
