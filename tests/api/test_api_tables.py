@@ -178,6 +178,12 @@ def test_row_of_a_bookmark_has_empty_cells() -> None:
         ("pods", {"status": {"podIP": "10.0.0.1"}}, "IP", "10.0.0.1"),
         ("podgroups.scheduler.tensorstack.dev", {"spec": {"minMember": 4}}, "Min Member", 4),
         ("podgroups.scheduler.tensorstack.dev", {"spec": {"queue": "q"}}, "Queue", "q"),
+        ("queues.scheduler.tensorstack.dev", {"spec": {"priority": 7}}, "Priority", 7),
+        ("queues.scheduler.tensorstack.dev", {"spec": {"closed": False}}, "Closed", False),
+        ("queues.scheduler.tensorstack.dev", {"spec": {}}, "Preemptible", None),
+        ("queues.scheduler.tensorstack.dev", {"spec": {"quota": {"requests": {"cpu": "4"}}}}, "CPU", "4"),
+        ("queues.scheduler.tensorstack.dev", {"spec": {"quota": {"requests": {"memory": "8Gi"}}}}, "Memory", "8Gi"),
+        ("queues.scheduler.tensorstack.dev", {"spec": {"maxDuration": "1d"}}, "Max Duration", "1d"),
     ],
 )
 def test_cell_of_a_body_without_the_fields_that_a_real_server_adds(

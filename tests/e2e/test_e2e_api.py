@@ -111,7 +111,9 @@ def test_a_pod_in_the_sandbox_cannot_read_the_tokens(sandbox: Workspace) -> None
     state = sandbox.work / "state"  # a folder that pods see
     env = {"TRAINWRIGHT_STATE": str(state)}
     assert sandbox.run("up", env=env).code == 0
-    script = f"ls -A {state}/.engine | wc -l; cat {state}/.engine/api/admin.token {state}/.engine/kubeconfig; exit 0"
+    folder = f"{state}/.engine"
+    script = f"ls -A {folder} | wc -l; cat {folder}/api/admin.token {folder}/kubeconfig; test ! -e {folder}/api.sock"
+    assert (state / ".engine" / "api.sock").is_socket()
     assert sandbox.run("submit", worker(script), env=env).code == 0
     assert sandbox.run("wait", "e2e", env=env).code == 0
     said = sandbox.run("logs", "e2e", env=env).out

@@ -14,7 +14,7 @@ from e2e_workspace import FinishedCommand, Workspace, until
 from trainwright.cli.state import is_live
 from trainwright.jsonlines import ENGINE_PROTOCOL, encode, hello
 from trainwright.local.sockets.blocking import BlockingClient
-from trainwright.local.sockets.protocol import connect
+from trainwright.unix_sockets import connect
 
 pytest_plugins = ["e2e_fixtures"]
 
@@ -126,5 +126,5 @@ def test_the_record_of_a_job_does_not_end_before_it_says_how(process: Workspace)
     info = msgspec.json.decode((process.folder_of() / "run.json").read_bytes())
     assert info["endings"][0]["outcome"] == "Failed"
     with BlockingClient(_socket(process)) as client:
-        assert client.call("unfinished", {})["items"] == []
+        assert client.list("genericjobs.batch.tensorstack.dev", fields="status.trainwright.phase!=Failed")[0] == []
     _ok(process.run("down"))

@@ -23,7 +23,7 @@ from trainwright.runtime.ports import JOBS, LEASES, PODS, RESOURCES, Resource, S
 
 _PATH = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[^/]+)"
                    r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?")  # fmt: skip
-_RESOURCES = {(one.group, one.plural): one.whole() for one in RESOURCES if one.plural != "podgroups"}
+_RESOURCES = {(one.group, one.plural): one.whole() for one in RESOURCES if one.plural not in ("podgroups", "queues")}
 JOB = JOBS["genericjob"]
 Before = Callable[[web.Request], Awaitable[web.Response | None]]
 

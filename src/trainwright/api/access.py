@@ -27,6 +27,7 @@ from trainwright.runtime.ports import (
     NODES,
     POD_GROUPS,
     PODS,
+    QUEUES,
     SECRETS,
     SERVICES,
     Resource,
@@ -40,9 +41,10 @@ _WRITE = (*_READ, "create", "update", "patch", "delete", "deletecollection")
 _CONNECT = ("get", "create")
 _JOBS = tuple(jobs_of(kind) for kind in KINDS)
 _OF_USERS = (*_JOBS, PODS, SERVICES, CONFIG_MAPS, SECRETS, CLAIMS)
-_SHOWN = (*_JOBS, PODS, SERVICES, CONFIG_MAPS, CLAIMS, EVENTS, NODES, NAMESPACES, LEASES, POD_GROUPS, DEFINITIONS)
+_GANGS = (POD_GROUPS, QUEUES)
+_SHOWN = (*_JOBS, PODS, SERVICES, CONFIG_MAPS, CLAIMS, EVENTS, NODES, NAMESPACES, LEASES, *_GANGS, DEFINITIONS)
 #: The resources with a status subresource.
-_WITH_STATUS = (*_JOBS, PODS, SERVICES, CLAIMS, NODES, NAMESPACES, POD_GROUPS, DEFINITIONS)
+_WITH_STATUS = (*_JOBS, PODS, SERVICES, CLAIMS, NODES, NAMESPACES, *_GANGS, DEFINITIONS)
 _PATHS = ("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/version/")
 _HEALTH = ("/healthz", "/livez", "/readyz")
 

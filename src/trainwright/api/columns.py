@@ -21,6 +21,7 @@ from trainwright.runtime.ports import (
     NODES,
     POD_GROUPS,
     PODS,
+    QUEUES,
     SECRETS,
     SERVICES,
 )
@@ -130,6 +131,17 @@ _POD_GROUPS = (
     Column("Queue", "string", ".spec.queue"),
     Column("Age", "date", ".metadata.creationTimestamp"),
 )
+_QUEUES = (
+    Column("Priority", "integer", ".spec.priority"),
+    Column("Closed", "boolean", ".spec.closed"),
+    Column("Preemptible", "boolean", ".spec.preemptible"),
+    Column("CPU", "string", ".spec.quota.requests.cpu"),
+    Column("Memory", "string", ".spec.quota.requests.memory"),
+    Column("Max Duration", "string", ".spec.maxDuration"),
+    Column("Age", "date", ".metadata.creationTimestamp"),
+)
+#: The printer columns of the custom resources that are no jobs, by the id of the resource.
+CUSTOM_COLUMNS: dict[str, tuple[Column, ...]] = {POD_GROUPS.id: _POD_GROUPS, QUEUES.id: _QUEUES}
 
 #: The columns by the id of the resource. The kinds of jobs have their columns in `Kind.columns`.
 COLUMNS: dict[str, tuple[PrinterColumn, ...]] = {
@@ -148,5 +160,5 @@ COLUMNS: dict[str, tuple[PrinterColumn, ...]] = {
     NAMESPACES.id: (NAME, _STATUS, AGE),
     LEASES.id: (NAME, PrinterColumn("Holder", "The identity of the holder of the lease."), AGE),
     DEFINITIONS.id: (NAME, PrinterColumn("Created At", "The time at which the object was created.", type="date")),
-    POD_GROUPS.id: custom(_POD_GROUPS),
+    **{resource: custom(columns) for resource, columns in CUSTOM_COLUMNS.items()},
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of built-in objects that clients write, with the rules and texts of an API server: the common mistakes.
+"""Checks of objects that clients write, except jobs, with the rules and texts of an API server: the common mistakes.
 
 The hooks of the store check what the engine needs. These checks are about what surprises a client of an API server:
 fields that cannot change, values of a wrong type, and mistakes for which kubectl prints the texts below. An API server
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from trainwright.api.queries import unsupported
+from trainwright.api.queues import queue_problems
 from trainwright.errors import BadRequestError, ErrorCause, FieldError
 from trainwright.model.job import Body
 
@@ -214,4 +215,5 @@ _CHECKS: dict[str, Callable[[Body | None, Body], Iterator[ErrorCause]]] = {
     "Secret": _check_data,
     "Pod": _check_pod,
     "Service": _check_service,
+    "Queue": lambda _, after: queue_problems(after),
 }

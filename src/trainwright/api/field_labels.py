@@ -10,7 +10,11 @@ import re
 from typing import NamedTuple
 
 from trainwright.errors import BadRequestError
+from trainwright.kinds.registry import KINDS
+from trainwright.runtime.ports import jobs_of
 
+#: The field of all jobs that a selector may name, besides name and namespace. The CRDs of the engine list it.
+JOB_PHASE = "status.trainwright.phase"
 _NAME, _NAMESPACE = "metadata.name", "metadata.namespace"
 _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 #: The supported fields of resources that support more, or less, than name and namespace.
@@ -28,6 +32,7 @@ _FIELDS: dict[str, frozenset[str]] = {
     "namespaces": frozenset({_NAME, "status.phase"}),
     "secrets": frozenset({_NAME, _NAMESPACE, "type"}),
     "services": frozenset({_NAME, _NAMESPACE, "spec.clusterIP", "spec.type"}),
+    **{jobs_of(kind).id: frozenset({_NAME, _NAMESPACE, JOB_PHASE}) for kind in KINDS},
 }  # fmt: skip
 _DEFAULT_FIELDS = frozenset({_NAME, _NAMESPACE})
 #: Built-in resources that support only these two. An API server words the error about another field differently.

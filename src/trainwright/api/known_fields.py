@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds fields that a kind does not have and removes them, as an API server does before it stores an object.
 
-For jobs the schema of their kind is used. For built-in kinds this module knows all fields of the first level and of the
-metadata; deeper fields are stored as they come.
+For jobs and queues the schema of their kind is used. For built-in kinds this module knows all fields of the first level
+and of the metadata; deeper fields are stored as they come.
 """
 
 import re
 from typing import Any, NamedTuple
 
+from trainwright.api import queues
 from trainwright.api.resources import ServedResource
+from trainwright.api.structural import unknown_paths
 from trainwright.kinds.base import load
 from trainwright.model.job import Body
+from trainwright.runtime.ports import QUEUES
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _TYPE = frozenset(("apiVersion", "kind", "metadata"))
@@ -54,6 +57,9 @@ def unknown_fields(served: ServedResource, body: Body) -> list[Unknown]:
         given["metadata"] = {name: value for name, value in metadata.items() if name in _METADATA}
         problems = load(served.job, given).problems
         return [Unknown(one.path, one.nearest) for one in problems if "unknown field" in one.message] + found
+    if served.resource.id == QUEUES.id:
+        paths = unknown_paths(queues.SCHEMA, {part: value for part, value in body.items() if part != "metadata"})
+        return [Unknown(path) for path in paths] + found
     known = _FIELDS.get(served.resource.kind, _SPEC_AND_STATUS)
     return [Unknown(name) for name in body if name not in known and name not in _TYPE] + found
 

@@ -22,6 +22,7 @@ from trainwright.runtime.ports import (
     NODES,
     POD_GROUPS,
     PODS,
+    QUEUES,
     SECRETS,
     SERVICES,
     Resource,
@@ -131,6 +132,18 @@ def _jobs(kind: Kind) -> tuple[ServedResource, ...]:
     )
 
 
+def _custom(resource: Resource) -> ServedResource:
+    """A custom resource whose objects are no jobs."""
+    return ServedResource(
+        resource=resource.whole(),
+        singular=resource.kind.lower(),
+        verbs=_CUSTOM_VERBS,
+        subresources=(_status(resource.kind),),
+        columns=COLUMNS[resource.id],
+        custom=True,
+    )
+
+
 _POD_SUBRESOURCES = (
     Subresource(name="attach", kind="PodAttachOptions", verbs=("create", "get")),
     Subresource(name="binding", kind="Binding", verbs=("create",)),
@@ -156,14 +169,8 @@ SERVED: tuple[ServedResource, ...] = (
     _built_in(DEFINITIONS, "crd", "crds", verbs=_READ_VERBS, categories=("api-extensions",)),
     _built_in(LEASES),
     *(served for kind in KINDS for served in _jobs(kind)),
-    ServedResource(
-        resource=POD_GROUPS.whole(),
-        singular="podgroup",
-        verbs=_CUSTOM_VERBS,
-        subresources=(_status("PodGroup"),),
-        columns=COLUMNS[POD_GROUPS.id],
-        custom=True,
-    ),
+    _custom(POD_GROUPS),
+    _custom(QUEUES),
 )
 _BY_PATH = {(one.resource.group, one.resource.version, one.resource.plural): one for one in SERVED}
 

@@ -2,16 +2,18 @@
 """The component schemas of the OpenAPI documents: one per kind, and one for each type that its fields have.
 
 Kinds of jobs have the schema of their CRD, with the whole status; a pod template in them refers to the same schemas as
-a pod. All other kinds come from `builtin_types`.
+a pod. Queues have the schema of `queues`. All other kinds come from `builtin_types`.
 """
 
 from collections.abc import Iterable
 
+from trainwright.api import queues
 from trainwright.api.builtin_types import DESCRIPTIONS, TYPES
 from trainwright.api.resources import ServedResource
 from trainwright.crd.schema import schema
 from trainwright.kinds.base import Kind
 from trainwright.model.job import Body
+from trainwright.runtime.ports import QUEUES
 
 _REFERENCE = "#/components/schemas/"
 _CORE, _META = "io.k8s.api.core.v1", "io.k8s.apimachinery.pkg.apis.meta.v1"
@@ -68,7 +70,9 @@ def components(served: Iterable[ServedResource]) -> dict[str, Body]:
 
 def _kind_schema(served: ServedResource) -> Body:
     if served.job is not None:
-        return _job_schema(served.job, served.resource.version)
+        return _with_metadata(_job_schema(served.job, served.resource.version))
+    if served.resource.id == QUEUES.id:
+        return _with_metadata(queues.SCHEMA)
     described = _type_schema(served.resource.kind)
     return described | {"properties": _TYPE_META | described["properties"]}
 
@@ -85,7 +89,11 @@ def _list_schema(served: ServedResource) -> Body:
 
 def _job_schema(kind: Kind, version: str) -> Body:
     defaults = next((one.defaults for one in kind.versions if one.name == version), {})
-    whole = _with_references(schema(kind.wire, defaults))
+    return _with_references(schema(kind.wire, defaults))
+
+
+def _with_metadata(whole: Body) -> Body:
+    """The schema of a custom resource with the description of the fields that all objects have."""
     metadata = _described(_type_reference("ObjectMeta"), DESCRIPTIONS["ObjectMeta"])
     return whole | {"properties": whole["properties"] | _TYPE_META | {"metadata": metadata}}
 

@@ -3,6 +3,10 @@
 
 It runs in the event loop of the engine, so no client may cost much: the number of connections and the size of heads and
 bodies are bounded, a head and a body must arrive within some seconds, and each client has a budget of requests.
+
+The server also listens on a Unix socket, for the commands of the engine's owner. There it needs no TLS and no token:
+the kernel lets only the owner of the folder and root connect. The listener of a connection decides this, and nothing
+that a client sends.
 """
 
 import asyncio
@@ -12,6 +16,8 @@ import resource
 import ssl
 from asyncio import Server, TimerHandle, Transport, sslproto
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 from msgspec import Struct
 
 from trainwright.api import access, discovery, openapi
-from trainwright.api.access import ApiIdentity
+from trainwright.api.access import AccessRole, ApiIdentity
 from trainwright.api.bodies import MAX_BODY_BYTES
 from trainwright.api.budgets import RequestBudget
 from trainwright.api.handlers import Call, ResourceHandlers, failed
@@ -34,11 +40,17 @@ from trainwright.errors import (
     TooLargeError,
     UnauthorizedError,
 )
+from trainwright.local.sockets.server import listen
 from trainwright.model.job import Body
+from trainwright.unix_sockets import is_trusted
 
 _LOG = logging.getLogger(__name__)
 #: So many connections can be open at the same time: each watch needs one.
 MAX_CONNECTIONS = 1024
+#: So many connections to the Unix socket can be open in addition: clients of TCP cannot keep the owner's commands out.
+MAX_OWNER_CONNECTIONS = 128
+#: The client of every request on the Unix socket. No token has this name, so the budget is separate.
+OWNER = ApiIdentity("trainwright:owner", AccessRole.ADMIN)
 #: The buffer of each TLS connection in bytes: the size of one TLS record. asyncio's default is sixteen times as large.
 _TLS_BUFFER_BYTES = 16 << 10
 #: The head of a request, and then its body, must arrive within this many seconds.
@@ -74,7 +86,8 @@ class _Connection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        if len(self._all.connections) > self._all.limit and isinstance(transport, Transport):
+        is_refused = len(self._all.connections) > self._all.limit or not self._all.admits(transport)
+        if is_refused and isinstance(transport, Transport):
             transport.abort()
             return
         self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._check_head)
@@ -91,13 +104,19 @@ class _Connection(RequestHandler):
             self.transport.abort()
 
 
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class _Connections(web.Server):
     """Makes the protocol of each connection. There are at most `limit` connections."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(self, handler: _Handler, limit: int) -> None:
         super().__init__(handler, request_factory=_request, handler_cancellation=True)
-        # The engine itself needs files too, so clients get at most half of what this process may open.
-        self.limit = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self.limit = limit
+
+    def admits(self, transport: asyncio.BaseTransport) -> bool:  # noqa: ARG002 - TCP does not tell the user
+        """Whether the process on the other side may send requests."""
+        return True
 
     def __call__(self) -> RequestHandler:
         """The protocol of a new connection."""
@@ -108,6 +127,14 @@ class _Connections(web.Server):
             max_field_size=_MAX_HEAD_BYTES // 2,
             access_log=None,
         )
+
+
+class _OwnerConnections(_Connections):
+    """The connections of the Unix socket, which only processes of the same user and of root may use."""
+
+    def admits(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether the process on the other side belongs to the same user or to root."""
+        return is_trusted(transport.get_extra_info("socket"))
 
 
 def _request(
@@ -124,11 +151,17 @@ class ApiHttpServer:
     def __init__(self, handlers: ResourceHandlers, identify: Identify) -> None:
         self._handlers, self._identify = handlers, identify
         self._budget = RequestBudget(asyncio.get_running_loop().time)
-        self._server: Server | None = None
+        self._servers: list[Server] = []
+        self._socket: Path | None = None
         self._address = ApiAddress()
         #: The URL and the port; `start` sets both.
         self.url, self.port = "", 0
-        self._connections = _Connections(self._handle)
+        # The engine itself needs files too, so clients get at most five eighths of what this process may open.
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._connections = _Connections(partial(self._handle, self._authenticate), min(MAX_CONNECTIONS, files // 2))
+        self._owner_connections = _OwnerConnections(
+            partial(self._handle, lambda _: OWNER), min(MAX_OWNER_CONNECTIONS, files // 8)
+        )
 
     async def start(self, address: ApiAddress) -> str:
         """Listen. Returns the URL. Raises EngineError if the address cannot be used."""
@@ -136,7 +169,7 @@ class ApiHttpServer:
         loop = asyncio.get_running_loop()
         sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
         try:
-            self._server = await loop.create_server(
+            server = await loop.create_server(
                 self._connections,
                 address.host,
                 address.port,
@@ -147,22 +180,39 @@ class ApiHttpServer:
         except OSError as error:
             where = f"{address.host}:{address.port}"
             raise EngineError(f"the API cannot listen at {where}: {error.strerror or error}") from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"{'https' if address.tls is not None else 'http'}://{host}:{self.port}"
         return self.url
 
+    async def start_socket(self, path: Path) -> None:
+        """Listen also at `path`, for the owner of its folder. A socket file of a killed engine is replaced.
+
+        Raises EngineError if the path cannot be used.
+        """
+        listener = listen(path)
+        self._socket = path
+        self._servers.append(
+            await asyncio.get_running_loop().create_unix_server(self._owner_connections, sock=listener)
+        )
+
     async def stop(self) -> None:
         """End all watches and connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+        for server in self._servers:
+            server.close()
         self._handlers.watches.close()
-        await self._connections.shutdown(_SHUTDOWN_SECONDS)
+        await asyncio.gather(*(one.shutdown(_SHUTDOWN_SECONDS) for one in (self._connections, self._owner_connections)))
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(
+        self, authenticate: Callable[[web.BaseRequest], ApiIdentity | None], request: web.BaseRequest
+    ) -> web.StreamResponse:
         call: Call | None = None
         try:
-            identity = self._authenticate(request)
+            self._check_host(request)
+            identity = authenticate(request)
             self._budget.take(identity.name if identity is not None else "")
             static = self._static(request, identity)
             if static is not None:
@@ -186,11 +236,14 @@ class ApiHttpServer:
             _LOG.exception("a request failed: %s %s", request.method, request.path)
             return failed(call, ApiError(f"the engine failed: {error!r}"))
 
-    def _authenticate(self, request: web.BaseRequest) -> ApiIdentity | None:
-        """The client of a request. A browser that was led to us by a foreign name gets no answer (DNS rebinding)."""
+    def _check_host(self, request: web.BaseRequest) -> None:
+        """Refuse a browser that was led to us by a foreign name (DNS rebinding)."""
         host = _PORT.sub("", request.headers.get("Host", ""))
         if host not in ("127.0.0.1", "localhost", "[::1]", self._address.host):
             raise ForbiddenError(f"the header Host names {host[:80]!r}, which is not this server")
+
+    def _authenticate(self, request: web.BaseRequest) -> ApiIdentity | None:
+        """The client of a request over TCP; None if the request has no token."""
         header = request.headers.get("Authorization", "")
         if not header:
             return None

@@ -248,7 +248,7 @@ def _checked(served: ServedResource, before: Body | None, body: Body, options: W
         metadata_checks.check_finalizers(before["metadata"], known["metadata"])
     if before is not None and resource.id == NAMESPACES.id:
         known = {**known, "spec": before.get("spec", {})}  # as on an API server, clients cannot change it
-    if not served.custom:
+    if served.job is None:  # the store checks jobs
         content_checks.check_content(resource.kind, before, known)
     shown = [] if options.field_validation == "Ignore" else [one.text for one in unknown]
     return known, [*shown, *metadata_checks.finalizer_warnings(served, known["metadata"])]

@@ -16,7 +16,7 @@ from trainwright.cli.completion import complete_jobs
 from trainwright.cli.condition import condition
 from trainwright.cli.devices import show_leases
 from trainwright.cli.flags import ClusterOptions, age, cluster_choice, output_option
-from trainwright.cli.live_job import NO_ENGINE, connect_to, namespaced, reach
+from trainwright.cli.live_job import NO_ENGINE, connect_to, namespaced, reach, resource_of
 from trainwright.cli.output import as_json, as_yaml, columns
 from trainwright.cli.record import (
     PodCount,
@@ -36,9 +36,10 @@ from trainwright.cli.state import home
 from trainwright.cli.summary import succeeded_replicas, total_replicas
 from trainwright.errors import UsageError
 from trainwright.kinds.base import Kind
+from trainwright.kinds.registry import KINDS
 from trainwright.kinds.registry import find as kind_of
 from trainwright.model.job import Body
-from trainwright.model.ledger import Ledger
+from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, RUN, SPARE, Key
 from trainwright.model.units import Time, parse_time
 from trainwright.runtime.ports import WallClock
@@ -46,6 +47,8 @@ from trainwright.runtime.ports import WallClock
 #: At most this many replicas and this many events of a killed run are listed.
 _MAX_REPLICAS = 50
 _MAX_EVENTS = 5
+#: Selects the unfinished jobs. An engine can keep thousands of finished jobs, so the engine selects, not the command.
+_UNFINISHED = f"status.trainwright.phase!={Phase.SUCCEEDED.value},status.trainwright.phase!={Phase.FAILED.value}"
 
 Form = Literal["table", "wide", "json", "yaml", "name"]
 
@@ -154,7 +157,7 @@ def _all_listed(runs: list[Run]) -> list[ListedJob]:
 def _stored_jobs(run: Run) -> dict[str, tuple[Body, list[Body]]]:
     """The unfinished jobs of the background engine by the name of their folder, each with its pods."""
     with connect_to(run) as client:
-        bodies: list[Body] = client.call("unfinished", {})["items"]
+        bodies = [body for kind in KINDS for body in client.list(resource_of(kind), fields=_UNFINISHED)[0]]
         pods, _ = client.list("pods")
     by_job: dict[str, list[Body]] = {}
     for pod in pods:

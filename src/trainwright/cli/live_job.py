@@ -2,7 +2,8 @@
 """Finds a running job by its name: its run, a client of the engine that runs the job, and the stored job.
 
 With `--context` or `--kubeconfig`, the job is on a cluster: the client is a client of its API server, and there is no
-run on this machine.
+run on this machine. For a job of the background engine, it is the same client, and the API server is the engine. Only a
+private run, and an engine without an API, are reached through their private socket.
 """
 
 import time
@@ -184,12 +185,21 @@ def _stored(run: Run) -> LiveJob | None:
     return None
 
 
-def connect_to(run: Run) -> BlockingClient:
+def connect_to(run: Run) -> JobClient:
     """A client of the engine of a live run. Raises EngineError if the engine does not answer or has another version."""
     try:
-        return BlockingClient(run.socket, timeout=_ANSWER_TIMEOUT_SECONDS)
+        return _api_client(run) or BlockingClient(run.socket, timeout=_ANSWER_TIMEOUT_SECONDS)
     except (UnavailableError, EngineError) as error:
         raise EngineError(f"process {run.pid} runs {run.key}, but {error}") from None
+
+
+def _api_client(run: Run) -> JobClient | None:
+    """A client of the engine's API; None if the engine has no API, or if it has just been started."""
+    if run.api_socket is None:
+        return None
+    from trainwright.kube.blocking import engine_client  # noqa: PLC0415 - a private run needs no HTTP
+
+    return engine_client(run.api_socket, _ANSWER_TIMEOUT_SECONDS)
 
 
 def _not_live(run: Run) -> TrainwrightError:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from trainwright.cli.record import STATUS
 from trainwright.cli.state import (
+    API_SOCKET,
     ENGINE,
     LATEST,
     LOCK,
@@ -56,8 +57,14 @@ class Run(Struct, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """The socket of the run's engine."""
+        """The private socket of the run's engine."""
         return self.engine_folder / "engine.sock"
+
+    @property
+    def api_socket(self) -> Path | None:
+        """The socket of the engine's Kubernetes API; None if the engine has no API, or if the run is private."""
+        path = self.engine / API_SOCKET if self.engine is not None else None
+        return path if path is not None and path.exists() else None
 
 
 def jobs(state: Path) -> tuple[Key, ...]:

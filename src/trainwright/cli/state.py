@@ -32,6 +32,8 @@ KEPT = 5
 VOLUMES = "volumes"
 #: The folder of the background engine. No namespace begins with a dot.
 ENGINE = ".engine"
+#: The Unix socket in this folder on which the Kubernetes API of the engine serves the owner's commands.
+API_SOCKET = "api.sock"
 LOCK = "lock"
 LATEST = "latest"
 #: `is_live` locks the file for a very short time, so a run tries several times to get the lock.

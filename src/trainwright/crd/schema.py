@@ -72,7 +72,7 @@ def _version(kind: Kind, version: Version) -> Body:
         "served": True,
         "storage": version.name == kind.version,
         "subresources": {"status": {}},
-        "additionalPrinterColumns": [_column(column) for column in kind.columns],
+        "additionalPrinterColumns": [column(one) for one in kind.columns],
         "schema": {"openAPIV3Schema": _with_open_status(_with_rules(schema(kind.wire, version.defaults), kind.cel))},
     }
 
@@ -96,9 +96,10 @@ def _with_open_status(whole: Body) -> Body:
     return whole
 
 
-def _column(column: Column) -> Body:
-    shown: Body = {"name": column.name, "type": column.type, "jsonPath": column.path}
-    return shown | ({"priority": column.priority} if column.priority else {})
+def column(one: Column) -> Body:
+    """A printer column as a CRD has it."""
+    shown: Body = {"name": one.name, "type": one.type, "jsonPath": one.path}
+    return shown | ({"priority": one.priority} if one.priority else {})
 
 
 def _with_rules(whole: Body, rules: tuple[CelRule | CombinedRule, ...]) -> Body:

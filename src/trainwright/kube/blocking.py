@@ -6,28 +6,30 @@ rights say which right is missing.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Self
 
 from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError, QuotaError
 from trainwright.kube.codec import Request, create_path, decode_object, encode, object_path, with_query
-from trainwright.kube.config import Access
-from trainwright.kube.reader import Reader, RejectedError, reader
+from trainwright.kube.config import Access, ClusterEntry, Located, UserEntry
+from trainwright.kube.reader import Reader, ReaderPolicy, RejectedError, reader
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
 from trainwright.runtime.ports import BY_ID, PODS, LogPart, Resource, Selection
 
 _MERGE_PATCH = "application/merge-patch+json"
+_HEALTH = Request("get", "", "/readyz", idempotent=True)
 
 
 class ClusterClient:
     """The cluster of `access`, as the user of `access`. `place` is the cluster as a user calls it."""
 
-    def __init__(self, access: Access, place: str) -> None:
+    def __init__(self, access: Access, place: str, policy: ReaderPolicy | None = None) -> None:
         self.access, self.place = access, place
-        self.reader: Reader = reader(access)
+        self.reader: Reader = reader(access, policy)
 
     def __enter__(self) -> Self:
         return self
@@ -99,3 +101,16 @@ class ClusterClient:
             return error
         where = f" in namespace {namespace!r}" if namespace else ""
         return ForbiddenError(f"you may not {verb} {resource}{where} of {self.place}: {error}")
+
+
+def engine_client(socket: Path, seconds: float) -> ClusterClient:
+    """A client of the engine on this machine whose API listens at `socket`, as its owner.
+
+    It waits `seconds` for each answer. It repeats no request: an engine that answers with an error, or does not answer,
+    does so the next time too. Raises UnavailableError if the engine does not answer.
+    """
+    cluster, user = Located("", "", ClusterEntry()), Located("", "", UserEntry())
+    access = Access("http://localhost", cluster, user, socket=socket)
+    client = ClusterClient(access, f"the engine at {socket}", ReaderPolicy(seconds, retry_seconds=0.0))
+    client.reader.send(_HEALTH)
+    return client

@@ -2,20 +2,25 @@
 """What a client sends as credentials, the certificates of a kubeconfig, and the TLS settings of a connection.
 
 A kubeconfig contains certificates and keys as base64 text or as paths of files. If a kubeconfig sets both fields, the
-base64 text is used, as in kubectl.
+base64 text is used, as in kubectl. The module ssl is imported with the first TLS connection: requests to an engine on
+this machine do not need it, and its import takes 10 ms.
 """
 
+from __future__ import annotations
+
 import os
-import ssl
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from trainwright.kube.config import ClusterEntry, Located, UserEntry
+if TYPE_CHECKING:
+    import ssl
+
+    from trainwright.kube.config import ClusterEntry, Located, UserEntry
 
 #: A certificate and its key, in PEM.
 KeyPair = tuple[bytes, bytes]
@@ -76,6 +81,8 @@ def client_key_pair(user: Located[UserEntry]) -> KeyPair | None:
 
 def ssl_context(cluster: Located[ClusterEntry], user: Located[UserEntry], key_pair: KeyPair | None) -> ssl.SSLContext:
     """The TLS settings of a connection. Raises UsageError if a certificate cannot be used."""
+    import ssl  # noqa: PLC0415 - slow to import
+
     context = _server_context(cluster)
     if key_pair is not None:
         try:
@@ -90,6 +97,8 @@ def ssl_context(cluster: Located[ClusterEntry], user: Located[UserEntry], key_pa
 
 
 def _server_context(cluster: Located[ClusterEntry]) -> ssl.SSLContext:
+    import ssl  # noqa: PLC0415 - slow to import
+
     authority, insecure = field_content(cluster, "certificate_authority"), cluster.value.insecure_skip_tls_verify
     if authority and insecure:
         raise cluster.error("insecure-skip-tls-verify", "true, although there is a certificate-authority to verify by")
@@ -105,6 +114,8 @@ def _server_context(cluster: Located[ClusterEntry]) -> ssl.SSLContext:
 
 def relax(context: ssl.SSLContext) -> None:
     """Accept certificates that break rules of RFC 5280. Many clusters have them, but Python 3.13 rejects them."""
+    import ssl  # noqa: PLC0415 - slow to import
+
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
 
 

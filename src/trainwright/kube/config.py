@@ -133,6 +133,8 @@ class Access(Struct, frozen=True):
     origin: str = ""
     #: The name of the context; empty if no kubeconfig was used.
     context: str = ""
+    #: The Unix socket of an engine on this machine, which is used instead of `server`. No kubeconfig can set it.
+    socket: Path | None = None
 
 
 def load(

@@ -2,18 +2,20 @@
 """A small client for commands that send a few requests and then end. It blocks, and several threads can share it.
 
 `http` has the client for everything else: watches, metrics, proxies. This one uses `http.client`, because the import of
-aiohttp takes longer than the whole command (docs/decisions/0007-two-http-clients.md).
+aiohttp takes longer than the whole command (docs/decisions/0007-two-http-clients.md). For an engine on this machine, it
+uses a Unix socket.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from contextlib import closing
 from queue import SimpleQueue
 from random import random
 from socket import SO_KEEPALIVE, SOL_SOCKET
-from ssl import SSLCertVerificationError, SSLContext
 from threading import BoundedSemaphore, Lock, Thread
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -26,10 +28,9 @@ from trainwright.errors import (
     TrainwrightError,
     UnavailableError,
     UntrustedError,
-    UsageError,
 )
 from trainwright.kube.auth import credentials, user_headers
-from trainwright.kube.certificates import NOT_A_HEADER, AuthHeaders, ssl_context
+from trainwright.kube.certificates import AuthHeaders, ssl_context
 from trainwright.kube.codec import (
     PAGE_SIZE,
     Request,
@@ -41,12 +42,15 @@ from trainwright.kube.codec import (
     with_query,
 )
 from trainwright.kube.config import Access
-from trainwright.kube.unreachable import no_answer, what_happened, what_to_try
+from trainwright.kube.unix_connection import Answer, Connection, UnixConnection
+from trainwright.kube.unreachable import no_answer, no_engine, what_happened, what_to_try
 from trainwright.runtime.ports import Resource, Selection, WallClock
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 T = TypeVar("T")
 _FIRST_RETRY_SECONDS = 0.1
-_CHUNK_BYTES = 1 << 16
 
 
 class ReaderPolicy(Struct, frozen=True):
@@ -61,7 +65,7 @@ class ReaderPolicy(Struct, frozen=True):
     max_concurrent: int = 4
 
 
-def reader(access: Access, policy: ReaderPolicy | None = None) -> "Reader":
+def reader(access: Access, policy: ReaderPolicy | None = None) -> Reader:
     """A client for the server of `access`. The caller closes it. Raises ApiError or UsageError."""
     if not access.proxy:
         return Reader(access, policy)
@@ -86,7 +90,7 @@ class Reader:
         self._auth = self._credentials.current()
         self._headers = user_headers(access.user)
         self._context: tuple[AuthHeaders, SSLContext] | None = None
-        self._idle: list[tuple[AuthHeaders, HTTPConnection]] = []
+        self._idle: list[tuple[AuthHeaders, Connection]] = []
         self._lock, self._slots = Lock(), BoundedSemaphore(self._policy.max_concurrent)
         #: Not `_lock`: an exec plug-in can run for long, and `close` must not wait for it.
         self._refresh_lock = Lock()
@@ -153,11 +157,10 @@ class Reader:
         is_new = connection.sock is None
         try:
             if is_new:
-                connection.timeout = seconds
-                connection.connect()
+                connection.open(seconds)
                 is_new = False
             code, retry_after, data = self._exchange(connection, request, auth, end)
-        except (OSError, HTTPException) as problem:
+        except OSError as problem:
             connection.close()
             error, temporary = self._no_answer(problem, seconds, connecting=is_new)
             return error, temporary and (is_new or request.idempotent or not request.is_write)
@@ -174,7 +177,7 @@ class Reader:
         may_repeat = code >= 500 and (request.idempotent or not request.is_write)
         return error, may_repeat or isinstance(error, TooManyRequestsError)
 
-    def _connection(self, auth: AuthHeaders, *, new: bool = False) -> HTTPConnection:
+    def _connection(self, auth: AuthHeaders, *, new: bool = False) -> Connection:
         """An idle connection that was used only with these credentials, or a new one. Closes other idle connections."""
         with self._lock:
             while self._idle and not new:
@@ -182,36 +185,34 @@ class Reader:
                 if used is auth:
                     return connection
                 connection.close()
+            if self._access.socket is not None:
+                return UnixConnection(self._access.socket)
+            from trainwright.kube.tcp_connection import TcpConnection, TlsConnection  # noqa: PLC0415 - slow to import
+
             if not self._secure:
-                return HTTPConnection(self._host, self._port)
+                return TcpConnection(self._host, self._port)
             if self._context is None or self._context[0] is not auth:
                 self._context = auth, ssl_context(self._access.cluster, self._access.user, auth.key_pair)
-            return _TlsConnection(
+            return TlsConnection(
                 self._host, self._port, self._context[1], self._access.cluster.value.tls_server_name or self._host
             )
 
     def _exchange(
-        self, connection: HTTPConnection, request: Request, auth: AuthHeaders, end: float
+        self, connection: Connection, request: Request, auth: AuthHeaders, end: float
     ) -> tuple[int, str, bytes]:
         """Send the request. Return the HTTP code, the Retry-After header and the body, all of it before `end`."""
         sock = connection.sock
+        assert sock is not None  # noqa: S101 - the connection is open
         sock.settimeout(_left(end))
-        self._write(connection, request, auth)
-        with connection.getresponse() as response:
-            data = b"".join(_parts(response, lambda: sock.settimeout(_left(end))))
-            return response.status, response.getheader("Retry-After", ""), data
+        with closing(self._ask(connection, request, auth)) as answer:
+            data = b"".join(answer.parts(lambda: sock.settimeout(_left(end))))
+            return answer.status, answer.retry_after, data
 
-    def _write(self, connection: HTTPConnection, request: Request, auth: AuthHeaders) -> None:
+    def _ask(self, connection: Connection, request: Request, auth: AuthHeaders) -> Answer:
         body = request.body
         length = {} if body is None else {"Content-Length": str(len(body))}
-        connection.putrequest(request.method, self._prefix + request.path)
-        for name, value in (*self._headers, *auth.headers.items(), *request.headers.items(), *length.items()):
-            try:
-                connection.putheader(name, value)
-            except ValueError:  # its text contains the value, which can be a secret
-                connection.close()
-                raise UsageError(f"the HTTP header {name} cannot be sent: its value {NOT_A_HEADER}") from None
-        connection.endheaders(body)
+        headers = (*self._headers, *auth.headers.items(), *request.headers.items(), *length.items())
+        return connection.ask(request.method, self._prefix + request.path, headers, body)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -229,40 +230,41 @@ class Reader:
             if not (isinstance(opened, RejectedError) and may_refresh and self._refreshed(auth)):
                 raise opened
             may_refresh = False
-        connection, response = opened
+        connection, answer = opened
         try:
-            yield from _parts(response, lambda: None)
-        except (OSError, HTTPException) as problem:
+            yield from answer.parts(lambda: None)
+        except OSError as problem:
             raise self._no_answer(problem, self._policy.timeout, connecting=False)[0] from None
         finally:
-            response.close()
+            answer.close()
             connection.close()
 
-    def _open(self, request: Request, auth: AuthHeaders) -> tuple[HTTPConnection, HTTPResponse] | ApiError:
+    def _open(self, request: Request, auth: AuthHeaders) -> tuple[Connection, Answer] | ApiError:
         """Send the request on a new connection and wait for the head of the answer, or return the error."""
         seconds, connection = self._policy.timeout, self._connection(auth, new=True)
         connected = False
         try:
-            connection.timeout = seconds
-            connection.connect()
-            connected = True
-            self._write(connection, request, auth)
-            sock, response = connection.sock, connection.getresponse()
-            if 200 <= response.status < 300:
+            connection.open(seconds)
+            connected, sock = True, connection.sock
+            answer = self._ask(connection, request, auth)
+            if 200 <= answer.status < 300 and sock is not None:
                 sock.settimeout(None)
                 sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-                return connection, response
-            data = response.read()
-        except (OSError, HTTPException) as problem:
+                return connection, answer
+            data = b"".join(answer.parts(lambda: None))
+        except OSError as problem:
             connection.close()
             return self._no_answer(problem, seconds, connecting=not connected)[0]
         connection.close()
-        return self._refused(request, response.status, response.getheader("Retry-After", ""), data)[0]
+        return self._refused(request, answer.status, answer.retry_after, data)[0]
 
     def _no_answer(self, error: Exception, seconds: float, *, connecting: bool) -> tuple[ApiError, bool]:
+        if self._access.socket is not None:
+            text = no_engine(self._access.socket, error, connecting=connecting)
+            return NoAnswerInTimeError(text) if isinstance(error, TimeoutError) else UnavailableError(text), True
+        from ssl import SSLCertVerificationError  # noqa: PLC0415 - slow to import
+
         what = what_happened(error, self._host, seconds)
-        if isinstance(error, IncompleteRead):
-            what = "the connection ended in the middle of the answer"
         text = no_answer(self._access.server, self._access.origin, what, what_to_try(error) if connecting else "")
         if isinstance(error, TimeoutError):
             return NoAnswerInTimeError(text), True
@@ -286,30 +288,6 @@ class Reader:
 
 class RejectedError(ForbiddenError):
     """The server does not accept the credentials."""
-
-
-class _TlsConnection(HTTPSConnection):
-    """A connection whose server can have another name than its host (`tls-server-name`)."""
-
-    def __init__(self, host: str, port: int, context: SSLContext, name: str) -> None:
-        super().__init__(host, port, context=context)
-        self._tls_context, self._name = context, name
-
-    def connect(self) -> None:
-        """Open the connection."""
-        HTTPConnection.connect(self)
-        self.sock = self._tls_context.wrap_socket(self.sock, server_hostname=self._name)
-
-
-def _parts(response: HTTPResponse, before: Callable[[], None]) -> Iterator[bytes]:
-    """The body of an answer in parts. `before` is called before each read. Raises IncompleteRead."""
-    while not response.isclosed():  # newer versions of Python close the response at its end, with the socket
-        before()
-        if not (part := response.read1(_CHUNK_BYTES)):
-            break
-        yield part
-    if response.length:  # `read1` does not notice that the connection ended too early
-        raise IncompleteRead(b"", response.length)
 
 
 def _left(end: float) -> float:

@@ -2,8 +2,8 @@
 """Texts about a server that cannot be reached: what happened, and what the user can try."""
 
 import os
+from pathlib import Path
 from socket import gaierror
-from ssl import SSLCertVerificationError, SSLError
 
 _CHOOSE = "or choose another cluster with --kubeconfig or --context"
 _NETWORK = "your VPN or firewall"
@@ -18,6 +18,8 @@ def no_answer(server: str, origin: str, what: str, todo: str) -> str:
 
 def what_happened(error: Exception, host: str, seconds: float) -> str:
     """A text about the error. `seconds` is the time for which the client waited for an answer."""
+    from ssl import SSLCertVerificationError, SSLError  # noqa: PLC0415 - slow to import
+
     match error:
         case TimeoutError() if not error.errno:
             return f"none within {seconds:g} s"
@@ -36,6 +38,8 @@ def what_happened(error: Exception, host: str, seconds: float) -> str:
 
 def what_to_try(error: Exception) -> str:
     """A text about what the user can try after there was no connection."""
+    from ssl import SSLCertVerificationError, SSLError  # noqa: PLC0415 - slow to import
+
     match error:
         case gaierror():
             return f"check the name, your DNS and {_NETWORK}, {_CHOOSE}"
@@ -47,3 +51,11 @@ def what_to_try(error: Exception) -> str:
             return f"nothing listens there: start the cluster, {_CHOOSE}"
         case _:
             return f"check the address and {_NETWORK}, {_CHOOSE}"
+
+
+def no_engine(socket: Path, error: Exception, *, connecting: bool) -> str:
+    """The text about an engine on this machine that does not answer."""
+    if isinstance(error, TimeoutError):
+        return f"the engine at {socket} does not answer; is its process stopped (Ctrl-Z)?"
+    reason = getattr(error, "strerror", None) or error
+    return f"no engine answers at {socket}: {reason}" if connecting else f"the engine at {socket} has gone: {reason}"

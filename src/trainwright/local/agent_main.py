@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from trainwright.errors import ApiError, EngineError, TrainwrightError
 from trainwright.local.sockets.client import RemoteCluster
-from trainwright.local.sockets.protocol import HeartbeatRequest, connect
+from trainwright.local.sockets.protocol import HeartbeatRequest
 from trainwright.node import adoption
 from trainwright.node.agent import Agent
 from trainwright.node.link import SupervisorLink
@@ -33,6 +33,7 @@ from trainwright.node.settings import HEARTBEAT, AgentSettings
 from trainwright.node.silence import SilenceLimits
 from trainwright.runtime import purity
 from trainwright.runtime.ports import WallClock
+from trainwright.unix_sockets import connect
 
 #: On this signal the agent ends and leaves its pods to the next agent, if the engine is detached.
 DETACH_SIGNAL = signal.SIGUSR1

@@ -204,6 +204,8 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 #: The API of the gang scheduler in the embedded engine.
 POD_GROUPS = Resource(T9K_GROUP, T9K_VERSION, "podgroups", "PodGroup", Extra)
+#: The queues of the T9k scheduler. The engine stores them, and nothing reads them yet.
+QUEUES = Resource(T9K_GROUP, T9K_VERSION, "queues", "Queue")
 #: An Address object stores hosts and ports of replicas whose names do not resolve; see `local.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
 
@@ -224,6 +226,7 @@ RESOURCES: tuple[Resource, ...] = (
     NODES,
     LEASES,
     POD_GROUPS,
+    QUEUES,
     ADDRESSES,
     *JOBS.values(),
 )

@@ -26,10 +26,10 @@ from trainwright.errors import (
 from trainwright.jsonlines import ENGINE_PROTOCOL, encode, hello
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.sockets.client import RemoteCluster
-from trainwright.local.sockets.protocol import connect
 from trainwright.local.sockets.server import Verb, serve
 from trainwright.local.storage.store import Store
 from trainwright.runtime.ports import PODS, SECRETS, Selection
+from trainwright.unix_sockets import connect
 
 
 @pytest.fixture

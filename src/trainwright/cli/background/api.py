@@ -17,6 +17,7 @@ from msgspec import Struct
 from trainwright.api.credentials import ApiCredentials
 from trainwright.api.handlers import ResourceHandlers
 from trainwright.api.server import ApiAddress, ApiHttpServer
+from trainwright.cli.state import API_SOCKET
 from trainwright.errors import EngineError
 from trainwright.local.cluster import LocalCluster
 from trainwright.runtime.ports import Clock
@@ -68,7 +69,7 @@ class EngineApi:
         return str(self._credentials.kubeconfig) if self._server.url else ""
 
     async def start(self, port: int) -> None:
-        """Listen on the loopback interface, which only programs of this machine reach, and write the kubeconfig.
+        """Listen on the loopback interface and on a Unix socket in the folder of the engine, and write the kubeconfig.
 
         With port 0, the port of the last engine is used. Raises EngineError.
         """
@@ -83,6 +84,10 @@ class EngineApi:
                 raise
             self._notify(f"{error}; the API gets another port, so a kubeconfig that you have copied must be made anew")
             await self._server.start(ApiAddress(LOOPBACK, 0, tls))
+        try:
+            await self._server.start_socket(self._folder / API_SOCKET)
+        except EngineError as error:
+            self._notify(f"commands of this machine use the private socket instead of the API: {error}")
         self._store_address(StoredAddress(LOOPBACK, self._server.port))
         self._write_kubeconfig()
         self._renewal = asyncio.create_task(self._credentials.keep_renewed(self._write_kubeconfig))

@@ -29,14 +29,12 @@ from trainwright.cli.background.protocol import (
     StatusRequest,
     SubmitRequest,
     SubmitResult,
-    UnfinishedRequest,
-    UnfinishedResult,
 )
 from trainwright.cli.background.recorder import JobRecords
 from trainwright.cli.background.report import count_jobs, describe_nodes
 from trainwright.cli.background.retention import Retention
 from trainwright.cli.registry import registry
-from trainwright.cli.state import VOLUMES, home
+from trainwright.cli.state import API_SOCKET, VOLUMES, home
 from trainwright.errors import ConflictError, EngineError, TrainwrightError, UnavailableError
 from trainwright.local.engine import Engine, EngineSettings
 from trainwright.local.settings import SOCKET
@@ -74,7 +72,6 @@ class Daemon:
             "status": Verb(StatusRequest, self._status),
             "submit": Verb(SubmitRequest, self._submit),
             "down": Verb(DownRequest, self._down),
-            "unfinished": Verb(UnfinishedRequest, self._unfinished),
         }
         cluster = self._engine.cluster
         self._recorder = JobRecords(cluster, self._clock, home(), folder, self._engine.cleaned_up)
@@ -91,6 +88,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the terminal that started the engine was closed
+        # The socket of a killed engine. Without it, commands use the private socket until the API is ready.
+        (self._folder / API_SOCKET).unlink(missing_ok=True)
         try:
             self._recorder.settle(self._engine.store)
             await self._engine.start()
@@ -221,9 +220,6 @@ class Daemon:
         self._submissions.add(task)
         task.add_done_callback(self._submissions.discard)
         return task
-
-    async def _unfinished(self, _: UnfinishedRequest) -> UnfinishedResult:
-        return {"items": await jobs.unfinished_bodies(self._engine.cluster)}
 
     async def _down(self, request: DownRequest) -> DownResult:
         cluster = self._engine.cluster

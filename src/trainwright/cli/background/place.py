@@ -2,7 +2,8 @@
 """The files of the background engine of one user, and whether the engine runs.
 
 STATE/.engine/lock          a file with the process and the version of the engine; the live engine locks it with flock
-STATE/.engine/engine.sock   the socket for commands
+STATE/.engine/engine.sock   the private socket: `status`, `submit`, `down`, `attach`
+STATE/.engine/api.sock      the Kubernetes API for commands about jobs
 STATE/.engine/store.db      all objects: jobs, pods, nodes
 STATE/.engine/engine.log    what the engine reports
 STATE/.engine/options.json  the options of the last `trainwright up`

@@ -73,16 +73,6 @@ class SubmitResult(TypedDict):
     folder: str
 
 
-class UnfinishedRequest(TypedDict):
-    """`unfinished`: all jobs without an outcome. A list of all jobs would be long."""
-
-
-class UnfinishedResult(TypedDict):
-    """The answer to `unfinished`."""
-
-    items: list[Body]
-
-
 class DownRequest(TypedDict):
     """`down`: end the engine. `keep` leaves the pods running; `end` ends all unfinished jobs first.
 

@@ -21,8 +21,8 @@ from trainwright.local.sockets.protocol import (
     MAX_ANSWER_BYTES,
     api_error,
     check_hello,
-    connect,
 )
+from trainwright.unix_sockets import connect
 
 if TYPE_CHECKING:
     from trainwright.local.sockets.protocol import Body, ListResult, ObjectRequest, Reply

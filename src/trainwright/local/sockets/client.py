@@ -25,7 +25,6 @@ from trainwright.local.sockets.protocol import (
     MAX_ANSWER_BYTES,
     api_error,
     check_hello,
-    connect,
 )
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
@@ -39,6 +38,7 @@ from trainwright.runtime.ports import (
     WatchEvent,
     WatchEventType,
 )
+from trainwright.unix_sockets import connect
 
 #: Maximum number of batches that wait for the reader of a watch. If more batches wait, the reader must list again.
 _MAX_QUEUED_BATCHES = 1024

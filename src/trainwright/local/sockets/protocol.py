@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages on the socket of an engine, which are lines of JSON, and how to connect to the socket.
+"""The messages on the socket of an engine, which are lines of JSON.
 
     {"id": 0, "verb": "hello", "protocol": 1, "version": "…"}    →  {"id": 0, "result": {"protocol": 1, "version": "…"}}
     {"id": 1, "verb": "get", "resource": "pods", "namespace": "a", "name": "b"}    →  {"id": 1, "result": {…}}
@@ -15,10 +15,6 @@ so that commands start quickly.
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -29,10 +25,6 @@ from trainwright.jsonlines import ENGINE_PROTOCOL, mismatch
 HELLO, HELLO_ID = "hello", 0
 #: The maximum number of bytes of one read, and the maximum length of an engine's answer in bytes.
 CHUNK_BYTES, MAX_ANSWER_BYTES = 1 << 18, 1 << 30
-
-#: The maximum length of a Unix socket's address in bytes, without the zero byte. Linux allows 107, other systems 103.
-_MAX_ADDRESS_BYTES = 103
-_OWN_DESCRIPTORS = "/proc/self/fd"
 
 
 def check_hello(reply: Reply, path: Path) -> None:
@@ -62,38 +54,6 @@ def api_error(body: ErrorBody) -> ApiError:
     """The error from a message."""
     kind = API_ERRORS.get(body["reason"], ApiError)
     return kind(body["message"], retry_after=body.get("retryAfter"))
-
-
-def connect(path: Path) -> socket.socket:
-    """Connect to the socket at `path`. Raises OSError if no process listens there."""
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        with socket_address(path) as address:
-            connection.connect(address)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-@contextmanager
-def socket_address(path: Path) -> Iterator[str]:
-    """The path as a socket address. If the path is too long, a shorter path to the same file is used."""
-    if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
-        yield str(path)
-    elif Path(_OWN_DESCRIPTORS).is_dir():
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            yield f"{_OWN_DESCRIPTORS}/{folder}/{path.name}"
-        finally:
-            os.close(folder)
-    else:
-        import tempfile  # noqa: PLC0415 - the import takes 5 ms, and Linux does not need it
-
-        with tempfile.TemporaryDirectory() as temporary:
-            link = Path(temporary, "s")
-            link.symlink_to(path.parent.absolute())
-            yield str(link / path.name)
 
 
 Body = dict[str, Any]

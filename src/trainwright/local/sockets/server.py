@@ -35,13 +35,12 @@ from trainwright.local.sockets.protocol import (
     ScopeRequest,
     StopRequest,
     WatchRequest,
-    connect,
     error_body,
-    socket_address,
 )
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
 from trainwright.runtime.ports import BY_ID, PODS, Propagation, Resource, Selection, WatchEvent
+from trainwright.unix_sockets import connect, socket_address
 
 #: The maximum length of a request in bytes.
 _MAX_REQUEST_BYTES = 64 << 20
@@ -142,7 +141,7 @@ async def serve(path: Path, cluster: LocalCluster, extra: Mapping[str, Verb[Any]
         writers.add(writer)
         _track(asyncio.create_task(_ClientSession(cluster, all_verbs, writer, tasks).run(reader)), tasks)
 
-    server = await asyncio.start_unix_server(accept, sock=_listen(path))
+    server = await asyncio.start_unix_server(accept, sock=listen(path))
     try:
         yield
     finally:
@@ -168,7 +167,7 @@ async def _cancel(tasks: set[Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _listen(path: Path) -> socket.socket:
+def listen(path: Path) -> socket.socket:
     """A listening socket that only this user can open. It replaces an old socket file if no process listens there."""
     if _answers(path):
         raise EngineError(f"{path}: another engine listens there already")

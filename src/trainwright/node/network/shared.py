@@ -11,7 +11,6 @@ import json
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from trainwright.errors import EngineError
 from trainwright.node.network.pools import lease
 from trainwright.node.supervisor import kernel
 from trainwright.node.supervisor.outside import make_shared_network
+from trainwright.unix_sockets import is_trusted
 
 #: The prefix length of an agent's range (1024 addresses). The first range is for the gateway and the machine.
 _RANGE_PREFIX = 22
@@ -104,7 +104,7 @@ def _connect(name: str) -> NetworkMember | None:
     try:
         connection.settimeout(_JOIN_SECONDS)
         connection.connect(address(name))
-        if not trusted(connection):
+        if not is_trusted(connection):
             raise EngineError(
                 f"another user listens where the network of the nodes ({name}) is kept; --network names another"
             )
@@ -149,14 +149,8 @@ def _start_keeper(name: str, preferred: str) -> "subprocess.Popen[bytes] | None"
 
 
 def address(name: str) -> str:
-    """The abstract socket address of the keeper of that name, for this user. It needs no file."""
+    """The abstract socket address of the keeper of that name. It needs no file, and any user can connect to it."""
     return f"\0trainwright/nodes/{os.geteuid()}/{name}"
-
-
-def trusted(peer: socket.socket) -> bool:
-    """Whether the other side is the same user or root. Any user can connect to an abstract address."""
-    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return uid in (os.geteuid(), 0)
 
 
 class NetworkKeeper:
@@ -185,7 +179,7 @@ class NetworkKeeper:
 
     def _admit(self) -> None:
         member, _ = self._listener.accept()
-        if not trusted(member) or len(self._members) >= self._max_members:
+        if not is_trusted(member) or len(self._members) >= self._max_members:
             member.close()
             return
         taken = set(self._members.values())
