@@ -94,7 +94,8 @@ SETTINGS: Body = {
     "metadata": {"name": "settings", "labels": {"suite": "script"}},
     "data": {"rate": "0.1", "steps": "100"},
 }
-_LOOP = "i=0; while [ $i -lt 5 ]; do i=$((i+1)); echo line $i; done; echo to stderr >&2; sleep 2; echo end"
+#: Standard output and standard error are two pipes, so only time keeps their lines in order.
+_LOOP = "i=0; while [ $i -lt 5 ]; do i=$((i+1)); echo line $i; done; sleep 2; echo to stderr >&2; sleep 2; echo end"
 
 
 def _changed(body: Body, **data: Any) -> Body:
