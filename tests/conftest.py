@@ -6,12 +6,15 @@ looptime asks for a loop where a test is not asynchronous; hypothesis would hold
 """
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Generator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,9 @@ def pytest_configure() -> None:
     os.environ[LEASES] = tempfile.mkdtemp(prefix="trainwright-leases-")
     # Some machines set it for everybody; a user's machine does not, and buffers hide and show different defects.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # Nor does it forbid bytecode. Without it, each worker rewrites the assertions of all tests, which takes 12 seconds.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ[purity.VARIABLE] = _violations()
     purity.enforce()
 
@@ -83,9 +89,33 @@ def _check_purity() -> None:
         pytest.fail(f"a decision did I/O:\n{found}", pytrace=False)
 
 
+#: Begun first: it takes longer than any other test, and would run alone if it began last.
+_LONGEST = "test_e2e_soak.py"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that wait for whole jobs: at the end of the run, they would leave processors idle."""
-    items.sort(key=lambda item: item.path.parent.name != "e2e")
+    """Spread the modules whose tests wait for whole jobs evenly among the others.
+
+    Each worker begins with an equal part of the list. So some workers wait for processes while others compute, from
+    the beginning to the end, and no processor is idle. Modules stay together, because of their fixtures.
+    """
+    modules = [[*group] for _, group in groupby(items, key=lambda item: item.path)]
+    waiting = [module for module in modules if module[0].path.parent.name == "e2e"]
+    waiting.sort(key=lambda module: module[0].path.name != _LONGEST)
+    others = [module for module in modules if module[0].path.parent.name != "e2e"]
+    items[:] = [item for module in _spread(waiting, others) for item in module]
+
+
+def _spread(some: list[list[pytest.Item]], others: list[list[pytest.Item]]) -> list[list[pytest.Item]]:
+    """One of some, then its share of the others, and so on."""
+    placed = [(index / max(len(some), 1), 0, module) for index, module in enumerate(some)]
+    placed += [(index / max(len(others), 1), 1, module) for index, module in enumerate(others)]
+    return [module for _, _, module in sorted(placed, key=lambda one: one[:2])]
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector ignore the tests themselves: half a million objects that live until the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

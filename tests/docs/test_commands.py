@@ -117,9 +117,10 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     subprocess.run([*build, "--wheel-dir", str(dist), str(ROOT)], check=True, cwd=tmp_path)
     (wheel,) = dist.iterdir()
     assert INSTALL[1][1].endswith(f"/{wheel.name}")
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-    install = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*install, str(wheel)], check=True)
+    # As `pipx` does it: the new environment has no pip of its own, since to install one takes seconds.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    install = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--no-index", "--no-compile", str(wheel)], check=True)
     # What it depends on is borrowed from the environment of the tests, and our own sources are not.
     (place,) = venv.glob("lib/python3*/site-packages")
     borrowed = [path for path in map(Path, sys.path) if path.name == "site-packages"]

@@ -17,23 +17,32 @@ _LINUX = _PROC.is_dir()
 def processes(mark: str) -> dict[int, str]:
     """Processes that carry the mark: ID to arguments. Zombies have no arguments; their parents are listed."""
     found = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and _marked(entry, mark):
-            found[int(entry.name)] = _text(entry / "cmdline").replace("\0", " ").strip()
+    for name in os.listdir(_PROC):  # noqa: PTH208 - tests do this often, and pathlib makes it twice as slow
+        if name.isdigit() and int(name) != os.getpid() and _marked(name, mark):
+            found[int(name)] = _text(f"/proc/{name}/cmdline").replace("\0", " ").strip()
     return found
 
 
-def _marked(entry: Path, mark: str) -> bool:
-    if mark in _text(entry / "environ") or mark in _text(entry / "cmdline"):
+def _marked(pid: str, mark: str) -> bool:
+    if mark in _text(f"/proc/{pid}/environ") or mark in _text(f"/proc/{pid}/cmdline"):
         return True
     with suppress(OSError):
-        return mark in str((entry / "cwd").readlink())
+        return mark in os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - see above
     return False
+
+
+def open_files(pid: int) -> list[str]:
+    """The files and sockets that a process has open."""
+    found = []
+    for file in (_PROC / str(pid) / "fd").iterdir():
+        with suppress(OSError):
+            found.append(str(file.readlink()))
+    return found
 
 
 def mounts(mark: str) -> list[str]:
     """Mounts from or in the marked folder, and namespaces that were pinned there."""
-    return [line for line in _text(_PROC / "self/mountinfo").splitlines() if mark in line]
+    return [line for line in _text("/proc/self/mountinfo").splitlines() if mark in line]
 
 
 def links() -> list[str]:
@@ -60,8 +69,14 @@ def end(mark: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     try:
-        return path.read_bytes().decode(errors="replace")
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
+    try:
+        return b"".join(iter(lambda: os.read(fd, 65536), b"")).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)

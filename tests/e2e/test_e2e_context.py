@@ -77,7 +77,8 @@ def test_logs_and_wait_outlive_a_killed_engine(api: Api) -> None:
     _ok(api.run("wait", "--for", "running", "e2e"))
     logs, waits = (work.start(*words) for words in (("logs", *api.options, "-f", "e2e"), ("wait", *api.options, "e2e")))
     logs.until("worker-0 | 300\n")
-    time.sleep(2)  # `wait` says nothing when it has found the job
+    waits.until_connected()
+    time.sleep(1)  # `wait` says nothing when it has found the job
 
     os.kill(read_pid(work.state / ".engine" / "lock"), signal.SIGKILL)
     time.sleep(4)  # longer than a request is retried

@@ -85,7 +85,7 @@ def test_a_command_whose_client_is_gone_is_ended(workspace: Workspace) -> None:
 def test_a_worker_is_killed_from_inside_as_the_quickstart_says(sandbox: Workspace) -> None:
     """By the number that it prints itself, which is that of its own PID space."""
     env = "spec.replicaSpecs[coordinator].template.spec.containers[train].env[PACE]"
-    run = sandbox.start("run", "--set", f"{env}.value='0.04'", str(EXAMPLES / "quickstart.yaml"))
+    run = sandbox.start("run", "--set", f"{env}.value='0.15'", str(EXAMPLES / "quickstart.yaml"))
     run.until("worker-1 | worker 1 has")
     run.until("step  2/40")
     (number,) = re.findall(r"worker-1 \| worker 1 has \d+ samples, and the process id (\d+)", run.said)

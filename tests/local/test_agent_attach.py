@@ -8,15 +8,19 @@ import socket
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kept_agent import KeptNode, kept_node
 from node_agent import alive, container, end, settle
 
-from trainwright.errors import EngineError
+from trainwright.errors import EngineError, UnavailableError
+from trainwright.model.job import Body
+from trainwright.model.meta import Key
 from trainwright.node import adoption
 from trainwright.node.link import SupervisorLink
 from trainwright.node.supervisor import identity
+from trainwright.runtime.ports import Resource
 
 COUNT = "echo $$; i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"
 
@@ -67,16 +71,22 @@ async def test_an_exit_code_of_the_gap_is_reported(node: KeptNode, tmp_path: Pat
 
 
 async def test_a_container_that_was_started_but_not_reported_is_not_started_again(
-    node: KeptNode, tmp_path: Path
+    node: KeptNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent is stopped in the middle: the supervisor has its request, the store has not its answer."""
     await node.begin_agent()
-    agent = node.agents[-1]
+    store_patch = node.store.patch
+
+    def without_containers(resource: Resource, key: Key, body: Body, **how: Any) -> Body:
+        if "containerStatuses" in body.get("status", {}):
+            raise UnavailableError("the store takes no status of a container yet")
+        return store_patch(resource, key, body, **how)
+
+    monkeypatch.setattr(node.store, "patch", without_containers)
     node.create(container(f"echo once >> {tmp_path}/starts; exec sleep 60"))
-    while not node.journal():
-        await asyncio.sleep(0)
-    agent.send_signal(signal.SIGKILL)
-    await agent.wait()
+    await settle(node.journal)
+    await node.kill_agent()
+    monkeypatch.undo()
     assert "containerStatuses" not in node.status()
     await settle(lambda: (tmp_path / "starts").exists() and all(one["pid"] for one in node.journal().values()))
     (entry,) = node.journal().values()

@@ -68,6 +68,7 @@ async def test_a_supervisor_that_is_killed_is_replaced(engine: DetachedEngine) -
     """The engine must go on for days: its pods are lost, and its node is not."""
     await engine.create("pod", container(SLEEP))
     pid = int((await engine.said("pod"))[0])
+    await engine.until("pod", "Running")  # otherwise the answer to the start is lost, too: another failure
     first = engine.supervisors()["node-0"]
     os.kill(first, signal.SIGKILL)
     lost = await engine.until("pod", "Failed")

@@ -35,14 +35,21 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BY_NAME = {kind.name: kind for kind in KINDS}
 T = TypeVar("T")
 
+#: Read once: to read all of them takes a second.
+EXAMPLE_DOCUMENTS = [
+    (path, document)
+    for path in sorted(EXAMPLES.rglob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+]
+
 
 def jobs() -> Iterator[Any]:
-    for path in sorted(EXAMPLES.rglob("*.yaml")):
-        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-            if document["kind"] in BY_NAME:
-                meta = {"namespace": "lab", "generation": 1} | document["metadata"] | {"uid": UID}
-                name = f"{path.parent.name}/{path.stem}"
-                yield pytest.param(BY_NAME[document["kind"]], document | {"metadata": meta}, id=name)
+    for path, shared in EXAMPLE_DOCUMENTS:
+        if shared["kind"] in BY_NAME:
+            document = deepcopy(shared)  # a test must not see what another did to it
+            meta = {"namespace": "lab", "generation": 1} | document["metadata"] | {"uid": UID}
+            name = f"{path.parent.name}/{path.stem}"
+            yield pytest.param(BY_NAME[document["kind"]], document | {"metadata": meta}, id=name)
 
 
 # -- clocks and random numbers -----------------------------------------------------------------------------------------

@@ -65,7 +65,10 @@ class _Hook:
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
         if event in _HARMLESS or self._reporting:
             return
-        stack = _pure_functions(sys._getframe(1))
+        frame = sys._getframe(1)
+        if not _may_be_pure(frame):
+            return
+        stack = _pure_functions(frame)
         if not stack:
             return
         text = f"{event}{args!r:.200} in {stack[-1].co_qualname} > {stack[0].co_qualname} ({stack[0].co_filename})"
@@ -76,6 +79,18 @@ class _Hook:
         finally:
             self._reporting = False
         raise ImpureError(text)
+
+
+def _may_be_pure(frame: FrameType | None) -> bool:
+    """Whether the stack has code of a pure module: a quick test, since nearly all events have no such code.
+
+    Python reports each access to `f_code` as an audit event, which calls the hook again; `f_globals` has no event.
+    """
+    while frame is not None:
+        if (frame.f_globals.get("__file__") or "").startswith(_FOLDERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _pure_functions(frame: FrameType | None) -> list[CodeType]:
