@@ -43,7 +43,7 @@ from trainwright.model.meta import Key
 from trainwright.runtime.ports import JOBS, PODS, SERVICES, WallClock
 
 QUICK = "--quick" in sys.argv
-WRITERS = (8, 32) if QUICK else (16, 32, 64, 128, 256)
+WRITERS = (8, 32) if QUICK else (4, 8, 16, 32, 64, 128)
 WRITES = 512 if QUICK else 51_200
 ROUNDS = 1 if QUICK else 7
 KEPT_JOBS = (100, 1000) if QUICK else (1000, 10000)

@@ -29,6 +29,8 @@ from trainwright.errors import TrainwrightError
 from trainwright.local.sockets.blocking import BlockingClient
 
 _PATIENCE_SECONDS = 240.0
+#: A long soak shows its progress after this many kills.
+_REPORT_KILLS = 50
 #: The program of each replica: lock, write a line, work, and end as its plan says: the exit code of each start.
 _REPLICA = """
 import fcntl, os, sys, time
@@ -90,6 +92,7 @@ class Soak:
         self._acknowledged: dict[str, int] = {}
         self.kills: Counter[str] = Counter()
         self.restarts: list[float] = []
+        self._next_report = _REPORT_KILLS
 
     def run(self, kills: int, jobs: int) -> None:
         """Run so many jobs at the same time until so many kills have happened, then check everything."""
@@ -99,6 +102,7 @@ class Soak:
             self._write_some()
             time.sleep(self._random.uniform(0.1, 1.2))
             self._kill_one()
+            self._show_progress()
         self._up_if_down()
         for name in self._jobs:
             self._wait_ended(name)
@@ -107,11 +111,18 @@ class Soak:
         left = [one for one in self._work.left() if one.startswith("process")]
         assert not left, left
 
+    def _show_progress(self) -> None:
+        number = sum(self.kills.values())
+        if number >= self._next_report:
+            self._next_report = number + _REPORT_KILLS
+            print(self.report(), flush=True)
+
     # -- the engine ------------------------------------------------------------------------------------------------
 
     def _up(self) -> None:
         began = time.monotonic()
-        done = self._work.run("up", "--nodes", str(self._nodes))
+        # Every job is checked until the end, so the engine must remove none of them.
+        done = self._work.run("up", "--nodes", str(self._nodes), "--keep-jobs", "100000")
         assert done.code == 0, done.said + self._log()
         self.restarts.append(time.monotonic() - began)
 

@@ -54,9 +54,7 @@ class StoreJournal:
     ) -> None:
         self.path, self._file, self._wait_seconds, self._notify = file.path, file, wait_seconds, notify
         self._loop: AbstractEventLoop | None = None
-        #: The rows of the current group, and those of the groups that the writer does not have yet.
         self._rows: list[JournalRow] = []
-        self._ended_groups: list[JournalRow] = []
         self._holds = 0
         self._unpublished: set[WriteLog] = set()
         self._waiters: deque[_Waiter] = deque()
@@ -91,28 +89,11 @@ class StoreJournal:
     def end_group(self) -> None:
         """Give the current group to the writer: one write and all its effects are committed together."""
         rows = self._rows
-        if not rows or self._holds:
-            return
-        is_first = not self._ended_groups
-        self._rows = []
-        self._ended_groups += rows
-        try:
-            loop = self._loop = asyncio.get_running_loop()
-        except RuntimeError:  # a caller without an event loop
-            self._hand_over()
-            return
-        if is_first:
-            loop.call_soon(self._hand_over)
-
-    def _hand_over(self) -> None:
-        """Give the groups that have ended in this turn of the event loop to the writer.
-
-        The writer wakes up once for all of them. If it woke up for the first one, it would compete with the event loop
-        for the GIL, and the others would wait for the next commit.
-        """
-        rows = self._ended_groups
-        if rows:
-            self._ended_groups = []
+        if rows and not self._holds:
+            if self._loop is None:
+                with suppress(RuntimeError):
+                    self._loop = asyncio.get_running_loop()
+            self._rows = []
             self._writer.put(rows)
 
     def hold(self) -> None:
@@ -165,7 +146,6 @@ class StoreJournal:
     def flush(self, timeout: float = WAIT_SECONDS) -> None:
         """Block until everything is durable. For callers without an event loop."""
         self.end_group()
-        self._hand_over()
         end = monotonic() + timeout
         while self._writer.durable < self._last:
             if monotonic() > end:
@@ -183,7 +163,6 @@ class StoreJournal:
         self._closed = True
         self._holds = 0
         self.end_group()
-        self._hand_over()
         ended = self._writer.stop(timeout)
         self._file.release()
         trouble = self._writer.trouble
