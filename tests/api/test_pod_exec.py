@@ -233,18 +233,21 @@ async def test_input_after_the_command_has_closed_it(pod: ApiRig, client: aiohtt
 
 async def test_a_terminal(pod: ApiRig, client: aiohttp.ClientSession) -> None:
     streams = "stdin=true&stdout=true&tty=true"
-    script = "trap 'stty size' WINCH; echo $TERM; read a; stty size; read b; echo error >&2; exit 5"
-    session = await opened(client, pod.path(command(script, streams)))
+    # Sizes and input have channels of their own, so the script waits for each size before it reads.
+    wait = "while [ \"$(stty size)\" != '{}' ]; do sleep 0.02; done; stty size; read line; "
+    script = "trap 'echo changed' WINCH; echo $TERM; " + wait.format("30 100") + wait.format("24 80")
+    session = await opened(client, pod.path(command(f"{script}echo error >&2; exit 5", streams)))
+    await session.until(b"xterm\r\n")
     await session.send(4, b'{"Width":100,"Height":30}\n')
     for bad in (b"", b"{", b"[]", b'{"Width":-1,"Height":30}', b'{"Width":99999,"Height":1}', b'{"Width":"a"}'):
         await session.send(4, bad)
-    await session.until(b"xterm\r\n")
-    await session.send(0, b"\n")
     await session.until(b"30 100\r\n")
+    await session.send(0, b"\n")
     await session.send(4, b'{"Width":80,"Height":24}\n')
+    await session.until(b"24 80\r\n")
     await session.send(0, b"\n")
     assert await session.end() == failed(5)
-    assert b"24 80\r\n" in session.found[1]
+    assert session.found[1].count(b"changed\r\n") == 2
     assert b"error\r\n" in session.found[1]
     assert session.found[2] == b""
 
