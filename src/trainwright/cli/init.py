@@ -55,4 +55,4 @@ def command(kind: str, output: str, force: bool) -> None:
 def starter(word: str) -> str:
     """The manifest for the kind `word`. If there is no such kind, raises UsageError with the nearest kind."""
     (kind,) = kinds_named([word])
-    return files("trainwright.cli").joinpath("starters", f"{kind.singular}.yaml").read_text(encoding="utf-8")
+    return files("trainwright.cli").joinpath("starters", f"{kind.id}.yaml").read_text(encoding="utf-8")
