@@ -398,12 +398,27 @@ async def test_a_pod_of_an_older_job_of_the_same_name_is_waited_for() -> None:
     """It is not being deleted yet, but it will be: nobody needs to be told."""
     rig = ExecutorRig()
     uid = rig.store.create(JOB, manifest("stands-in"))["metadata"]["uid"]  # or it would be collected at once
-    older = {"kind": rig.job.owner.kind, "name": rig.job.owner.name, "uid": uid, "controller": True}
-    rig.store.create(PODS, rig.body("c", ownerReferences=[older]))
+    rig.store.create(PODS, rig.body("c", ownerReferences=[older_job(rig, uid)]))
     await rig.carry_out(rig.pod("c"))
     assert rig.state.refusals == {}
     assert rig.state.unsent_events == ()
     assert rig.state.requeue_seconds == 1.0
+
+
+def older_job(rig: ExecutorRig, uid: str, **more: str) -> Body:
+    """The owner reference of an older job that has the name of the rig's job."""
+    owner = rig.job.owner
+    about = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
+    return {**about, "uid": uid, "controller": True, **more}
+
+
+async def test_a_job_of_the_same_kind_and_name_in_another_group_is_another_owner() -> None:
+    """Two groups may have a kind of the same name, such as PaddleJob: nothing will remove this pod."""
+    rig = ExecutorRig()
+    uid = rig.store.create(JOB, manifest("stands-in"))["metadata"]["uid"]
+    rig.store.create(PODS, rig.body("c", ownerReferences=[older_job(rig, uid, apiVersion="other.example/v1")]))
+    await rig.carry_out(rig.pod("c"))
+    assert [*rig.state.refusals] == [("Pod", "c")]
 
 
 async def test_a_foreign_name_bars_nobody() -> None:

@@ -149,10 +149,11 @@ def _misspelt(word: object) -> Kind | None:
 
 
 def _unknown(version: str, word: str) -> Problem:
-    own = next((kind for kind in KINDS if kind.name == word), None)
-    if own is not None:
-        known = " or ".join(own.served)
-        return Problem("apiVersion", f"expected {known} for a {word}, found {shown(version)}", own.api_version)
+    own = [kind for kind in KINDS if kind.name == word]
+    if own:
+        known = [served for kind in own for served in kind.served]
+        meant = nearest(version, known) or own[0].api_version
+        return Problem("apiVersion", f"expected {' or '.join(known)} for a {word}, found {shown(version)}", meant)
     names = [kind.name for kind in KINDS] + _KUBERNETES_KINDS.get(version, "").split()
     listed = ", ".join(f"{kind.name} ({kind.api_version})" for kind in KINDS)
     return Problem(

@@ -47,19 +47,19 @@ def crds_command(kind: tuple[str, ...], form: Literal["yaml", "json"]) -> None:
 
 def kinds_named(words: Iterable[str]) -> tuple[Kind, ...]:
     """The kinds with these names, in the order of the registry; all kinds if there are no names."""
-    names = [_kind_name(word) for word in words]
-    return tuple(each for each in KINDS if not names or each.name in names)
+    wanted = {_kind_id(word) for word in words}
+    return tuple(each for each in KINDS if not wanted or each.id in wanted)
 
 
-def _kind_name(word: str) -> str:
-    """The name of a kind. `word` is any spelling that kubectl accepts, for example `gj`."""
-    known = {spelling.lower(): each.name for each in KINDS for spelling in each.spellings}
-    name = known.get(word.lower())
-    if name is None:
+def _kind_id(word: str) -> str:
+    """The id of a kind. `word` is any spelling that kubectl accepts, for example `gj`."""
+    known = {spelling.lower(): each for each in KINDS for spelling in each.spellings}
+    kind = known.get(word.lower())
+    if kind is None:
         close = known.get(nearest(word, known))
-        hint = f"did you mean `{close}`?" if close else f"known are {', '.join(dict.fromkeys(known.values()))}"
+        hint = f"did you mean `{close.title}`?" if close else f"known are {', '.join(each.title for each in KINDS)}"
         raise UsageError(f"there is no kind `{word}`; {hint}")
-    return name
+    return kind.id
 
 
 def _print(bodies: tuple[Body, ...], form: Literal["yaml", "json"]) -> None:

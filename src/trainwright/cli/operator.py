@@ -36,7 +36,7 @@ from trainwright.model.problem import nearest
 from trainwright.model.site import CreationRules, DeviceRules, Site, SizingRules
 from trainwright.runtime.telemetry import LogMessage
 
-_NAMES = {kind.singular: kind.name for kind in KINDS}
+_NAMES = {kind.id: kind.title for kind in KINDS}
 _DEVICES = DeviceRules()
 _ENV = "TRAINWRIGHT_OPERATOR"
 _LOG = logging.getLogger(__name__)

@@ -62,11 +62,11 @@ def foreign(view: Snapshot) -> Plan | None:
     job = view.job
     if not _belongs_to_other(view):
         return None
-    group = job.owner.api_version.partition("/")[0]
+    resource = f"{job.owner.kind.lower()}.{job.owner.api_version.partition('/')[0]}"
     text = (
         f"{job.foreign} wrote the status of this unfinished job, and nothing in it is Trainwright's: the job is left"
         " alone. To hand it over, stop that controller, then run `kubectl annotate"
-        f" {job.kind}.{group} {job.key.name} -n {job.key.namespace} {ADOPT}=true`: the pods and services that it made"
+        f" {resource} {job.key.name} -n {job.key.namespace} {ADOPT}=true`: the pods and services that it made"
         " under the names of replicas are removed, and the job starts anew"
     )
     event = Notice(EventReason.FOREIGN, text, once=True)

@@ -101,7 +101,7 @@ def ledger_losses(kind: Kind, definition: Body) -> dict[str, tuple[PrunedField, 
 def unusable(kind: Kind, definition: Body) -> str:
     """Why the operator cannot work with a CRD, and the command that corrects the CRD; empty if the CRD is usable."""
     name, version = f"{kind.plural}.{kind.group}", _version(definition, kind.version)
-    install = f"install ours with `trainwright crds {kind.singular} | kubectl apply --server-side -f -`"
+    install = f"install ours with `trainwright crds {kind.id} | kubectl apply --server-side -f -`"
     if not version.get("served"):
         return f"{name} belongs to another operator: it does not serve {kind.version}; {install}"
     if _at(schema_of(definition, kind.version), _LEDGER) is None:

@@ -97,7 +97,7 @@ def _arguments(options: InstallOptions) -> list[str]:
     `$(NAMESPACE)` is the namespace of the pod, so that users can change the namespace in the manifest.
     """
     lease_in = lease_namespace(options.namespace, options.watch)
-    kinds = [kind.singular for kind in options.kinds] if len(options.kinds) < len(KINDS) else []
+    kinds = [kind.id for kind in options.kinds] if len(options.kinds) < len(KINDS) else []
     return [
         f"--lease={'$(NAMESPACE)' if lease_in == options.namespace else lease_in}/{LEASE}",
         *([f"--namespace={options.watch}"] if options.watch else []),

@@ -62,6 +62,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     name: str
     plural: str
     short_names: tuple[str, ...]
+    #: A kind of another group has the same name and was there first: this kind's id contains the group.
+    shares_name: bool = False
     wire: type[Any]
     #: The struct of the `status` of a job.
     status: type[Any]
@@ -122,8 +124,21 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     @property
     def singular(self) -> str:
-        """The lower-case name."""
+        """The lower-case name. Two kinds of different groups may have the same one."""
         return self.name.lower()
+
+    @property
+    def id(self) -> str:
+        """The identity of this kind: in labels of children, in `--kinds`, and as a key. Each kind has another one.
+
+        Stored objects contain it, so the id of a kind never changes.
+        """
+        return f"{self.singular}.{self.group}" if self.shares_name else self.singular
+
+    @property
+    def title(self) -> str:
+        """The name of this kind in lists of all kinds; if it shares its name, with the group."""
+        return f"{self.name}.{self.group}" if self.shares_name else self.name
 
     def reports(self, reason: EventReason) -> bool:
         """Whether an event with this reason is sent without being requested."""
@@ -131,8 +146,12 @@ class Kind(Struct, frozen=True, kw_only=True):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Every name of this kind that kubectl accepts, for example `gj`. Case does not matter."""
-        return self.name, self.plural, f"{self.plural}.{self.group}", *self.short_names
+        """Every name of this kind that kubectl accepts, for example `gj`. Case does not matter.
+
+        A name that two kinds share means the kind that was there first.
+        """
+        short = () if self.shares_name else (self.name, self.plural)
+        return *short, f"{self.plural}.{self.group}", f"{self.singular}.{self.group}", *self.short_names
 
 
 # -- parts of a job that are the same for every kind -----------------------------------------------------------------
@@ -151,7 +170,7 @@ def translated(kind: Kind, manifest: Any, policies: ModuleType | SimpleNamespace
     return Job(
         key=key_of(meta),
         uid=meta.uid,
-        kind=kind.singular,
+        kind=kind.id,
         owner=Owner(kind.api_version, kind.name, meta.name, meta.uid, controller=True, block_owner_deletion=True),
         generation=meta.generation,
         roles=policies.roles(spec, meta),

@@ -98,7 +98,7 @@ class _Operator:
         self._server = session.server
         self._clock = WallClock()
         self._telemetry = Telemetry()
-        self._kinds = [kind for kind in KINDS if options.kinds is None or kind.singular in options.kinds]
+        self._kinds = [kind for kind in KINDS if options.kinds is None or kind.id in options.kinds]
         #: The client for the checks at the start and for the lease. It uses no write fence. It retries for only
         #: one second, because its callers retry too.
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)
@@ -123,7 +123,7 @@ class _Operator:
     async def run(self) -> None:
         options = self._options
         about = {"version": __version__, "server": self._server, "namespace": options.namespace or "all"}
-        kinds = ",".join(kind.singular for kind in self._kinds)
+        kinds = ",".join(kind.id for kind in self._kinds)
         _LOG.info(
             LogMessage("the operator starts", **about, kinds=kinds, lease=options.lease, identity=options.identity)
         )

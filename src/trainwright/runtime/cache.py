@@ -259,8 +259,8 @@ class ClusterCache:
 
     def __init__(self, clock: Clock, settings: ControllerSettings) -> None:
         self.scope = Selection(namespace=settings.namespace)
-        kinds = [kind for kind in KINDS if settings.kinds is None or kind.singular in settings.kinds]
-        self.jobs = {kind.singular: Cache(jobs_of(kind)) for kind in kinds}
+        kinds = [kind for kind in KINDS if settings.kinds is None or kind.id in settings.kinds]
+        self.jobs = {kind.id: Cache(jobs_of(kind)) for kind in kinds}
         self._pods, self._services = Cache(PODS), Cache(SERVICES)
         self._extras = [Cache(replace(one, type=Extra)) for one in (CONFIG_MAPS, *settings.extras)]
         self.nodes = NodeIndex(Cache(NODES), clock)

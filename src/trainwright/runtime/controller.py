@@ -69,7 +69,7 @@ class Controller:
         #: A function that returns the site of a job. If names of pods do not resolve, the function also reserves
         #: addresses and ports for the job, because `reconcile` does no I/O and cannot reserve them.
         self._site = site
-        self._kinds = {kind.singular: kind for kind in KINDS}
+        self._kinds = {kind.id: kind for kind in KINDS}
         self._states: dict[JobKey, JobState] = {}
         # Jobs with an entry in `_states` are reconciled before jobs that this controller does not know yet.
         self._queue: Queue[JobKey] = Queue(self.telemetry, is_low_priority=lambda job_key: job_key not in self._states)

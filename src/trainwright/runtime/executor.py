@@ -277,7 +277,10 @@ def _group(create: Create) -> ChildGroup:
 def _belongs_to_predecessor(meta: Meta, job: Job) -> bool:
     """Whether an older job of the same name owns the object, so that the garbage collector will remove it."""
     owner = meta.controller
-    return owner is not None and (owner.kind, owner.name) == (job.owner.kind, job.owner.name) and owner.uid != job.uid
+    if owner is None or owner.uid == job.uid:
+        return False
+    group, own_group = (one.api_version.partition("/")[0] for one in (owner, job.owner))
+    return (group, owner.kind, owner.name) == (own_group, job.owner.kind, job.owner.name)
 
 
 def _made_by_other_controller(meta: Meta, job: Job) -> bool:

@@ -215,7 +215,8 @@ def jobs_of(kind: Kind) -> Resource:
     return Resource(kind.group, kind.version, kind.plural, kind.name)
 
 
-JOBS: dict[str, Resource] = {kind.singular: jobs_of(kind) for kind in KINDS}
+#: By the id of the kind.
+JOBS: dict[str, Resource] = {kind.id: jobs_of(kind) for kind in KINDS}
 RESOURCES: tuple[Resource, ...] = (
     PODS,
     SERVICES,

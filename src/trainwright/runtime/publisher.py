@@ -47,7 +47,7 @@ class Publisher:
         self._telemetry = telemetry
         self._count_delay, self._accept_delay = settings.count_delay, settings.accept_delay
         self._child_events = settings.child_events
-        self._owned = {kind.singular: _status_fields(kind) for kind in KINDS}
+        self._owned = {kind.id: _status_fields(kind) for kind in KINDS}
 
     async def store(self, document: Body, loaded: Loaded, plan: Plan, state: JobState, now: datetime) -> float | None:
         """Write the status if it is urgent. Returns the seconds after which a delayed status is due, or None."""

@@ -213,7 +213,7 @@ class JobRecords:
         dirty, self._dirty = self._dirty, set()
         for one in dirty:
             written = one.flush()
-            is_due = one.decided and (one.deleted or self._cleaned_up(one.kind.singular, one.key))
+            is_due = one.decided and (one.deleted or self._cleaned_up(one.kind.id, one.key))
             if not written or (one.decided and not is_due):
                 self._mark(one)  # try again later; the clean-up of a job causes no change of the job
             elif is_due and not one.close(rfc3339(self._clock.now())):

@@ -116,7 +116,7 @@ class JobFinder:
         if len(jobs) == 1:
             return jobs[0]
         if jobs:
-            words = " or ".join(f"{kind.singular}/{name}" for kind, _ in jobs)
+            words = " or ".join(f"{kind.id}/{name}" for kind, _ in jobs)
             raise UsageError(
                 f"{name!r} can mean {words} in namespace {self._namespace!r} of {self.place}; give KIND/NAME"
             )

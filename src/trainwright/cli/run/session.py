@@ -184,7 +184,7 @@ class RunSession:
         """Start the watches, then create the objects that the jobs need, then the jobs."""
         cluster = self._engine.cluster
         follow = self._follower
-        kinds = {task.kind.singular: jobs_of(task.kind) for task in self._config.intake.tasks}
+        kinds = {task.kind.id: jobs_of(task.kind) for task in self._config.intake.tasks}
         self._spawn(*(watch(cluster, resource, self._jobs) for resource in kinds.values()))
         self._spawn(watch(cluster, PODS.whole(), self._pods), watch(cluster, EVENTS.whole(), follow.events))
         self._spawn(self._poll())
@@ -268,7 +268,7 @@ class RunSession:
 
     def _cleaned_up(self) -> bool:
         ended = [task for task in self._config.intake.tasks if self._decided(task.key)]
-        return all(self._engine.cleaned_up(task.kind.singular, task.key) for task in ended)
+        return all(self._engine.cleaned_up(task.kind.id, task.key) for task in ended)
 
     def _decided(self, key: Key) -> bool:
         return self._model.row(key).ledger.outcome is not None

@@ -6,43 +6,36 @@ from typing import TypeVar
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainwright.kinds import gangs
-from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
-from trainwright.kinds.tfjob import policies
-from trainwright.kinds.tfjob.checks import CEL_RULES, check, check_edit, scale, suspend
-from trainwright.kinds.tfjob.conditions import event
-from trainwright.kinds.tfjob.dialect import TFDialect
-from trainwright.kinds.tfjob.status import phase_of, render
+from trainwright.kinds.kubeflow.framework import Framework
+from trainwright.kinds.kubeflow.kind import make_kind
+from trainwright.kinds.kubeflow.wire import RunPolicy
+from trainwright.kinds.tfjob import checks, environment, policies
+from trainwright.kinds.tfjob.conditions import TEXTS
 from trainwright.kinds.tfjob.wire import (
+    MAIN,
+    REPLICA_TYPES,
     RESTART_POLICY,
     VERSIONS,
-    RunPolicy,
     TFJob,
     TFJobSpec,
     TFJobStatus,
     defaults_version,
 )
-from trainwright.model.job import Body, Job
-from trainwright.model.ledger import Ledger
-from trainwright.model.meta import ObjectMeta
+from trainwright.model.job import Job
 
 T = TypeVar("T")
 #: By version: the restart policy and the clean-up policy of a job that sets none.
 _DEFAULT_RESTART = {version.name: version.defaults[RESTART_POLICY] for version in VERSIONS}
 _DEFAULT_CLEAN_UP = {"v1": "None", "v1alpha2": "Running"}
-#: The value of `managedBy` for jobs that we manage; with any other value we ignore the job.
-MANAGED_BY = "kubeflow.org/training-operator"
-_OVERWRITTEN = "Restart policy in pod template will be overwritten by restart policy in replica spec"
 
 
-def default(job: TFJob) -> TFJob:
-    """Fill in the fields that the user left out; fields in their old place move to `runPolicy`."""
-    spec = job.spec
+def default(spec: TFJobSpec) -> TFJobSpec:
+    """Set the defaults of the job's version; fields in their old place move to `runPolicy`."""
     restart = _DEFAULT_RESTART[defaults_version(spec)]
     replicas = {
-        key: replace(one, restart_policy=one.restart_policy or restart) for key, one in spec.tf_replica_specs.items()
+        key: replace(one, restart_policy=one.restart_policy or restart) for key, one in spec.replica_specs.items()
     }
-    return replace(job, spec=replace(spec, tf_replica_specs=replicas, run_policy=_run_policy(spec)))
+    return replace(spec, replica_specs=replicas, run_policy=_run_policy(spec))
 
 
 def _run_policy(spec: TFJobSpec) -> RunPolicy:
@@ -61,73 +54,33 @@ def _first(new: T | UnsetType, old: T | UnsetType) -> T | UnsetType:
     return old if new is UNSET else new
 
 
-def translate(job: TFJob) -> Job:
-    """The job in the internal model."""
-    spec, dialect = job.spec, TFDialect(job.spec, job.metadata)
-    unmanaged = spec.run_policy is not None and _is_other(spec.run_policy.managed_by)
-    return translated(TFJOB, job, policies, dialect, gang=dialect.gang, unmanaged=unmanaged, remarks=_remarks(spec))
+def complete_status(status: TFJobStatus, job: Job) -> TFJobStatus:
+    """Jobs of `v1alpha2` have the counts under the old name too."""
+    spec = getattr(job.dialect, "spec", None)  # None for an invalid job
+    is_v1alpha2 = spec is not None and spec.trainwright.defaults == "v1alpha2"
+    return replace(status, tf_replica_statuses=status.replica_statuses) if is_v1alpha2 else status
 
 
-def _remarks(spec: TFJobSpec) -> tuple[tuple[str, str], ...]:
-    """The warning that the original controller emits if a template has a restart policy."""
-    has_policy = any((one.template.get("spec") or {}).get("restartPolicy") for one in spec.tf_replica_specs.values())
-    return (("SetPodTemplateRestartPolicy", _OVERWRITTEN),) if has_policy else ()
-
-
-def adopted_ledger(status: TFJobStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
-    ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
-    if not ends:
-        return status.trainwright
-    ended_at = status.completion_time or ends[-1].last_transition_time or ""
-    return ended_elsewhere(ends[-1].type, str(ended_at), meta)
-
-
-def managed_elsewhere(document: Body) -> bool:
-    """Whether `managedBy` is another controller. That controller also reports the errors of the manifest."""
-    part: object = document
-    for key in ("spec", "runPolicy", "managedBy"):
-        part = part.get(key) if isinstance(part, dict) else None
-    return isinstance(part, str) and _is_other(part)
-
-
-def _is_other(manager: str | UnsetType) -> bool:
-    return bool(manager) and manager != MANAGED_BY
-
-
-TFJOB = Kind(
-    group="kubeflow.org",
-    version=VERSIONS[0].name,
+TENSORFLOW = Framework(
     name="TFJob",
-    plural="tfjobs",
-    short_names=(),
+    field="tfReplicaSpecs",
+    types=REPLICA_TYPES,
+    main=MAIN,
+    texts=TEXTS,
     wire=TFJob,
     status=TFJobStatus,
-    columns=(
-        Column("State", "string", ".status.conditions[-1:].type"),
-        Column("Age", "date", ".metadata.creationTimestamp"),
-        REASON,
-        MESSAGE,
-    ),
+    variables=environment.variables,
+    endpoints=environment.endpoints,
+    variable_names=("TF_CONFIG",),
+    in_all_containers=False,
     default=default,
-    check=check,
-    check_edit=check_edit,
-    translate=translate,
-    render=render,
-    suspend=suspend,
-    scale=scale,
-    cel=CEL_RULES,
-    versions=VERSIONS,
-    # Running becomes true when the first leading replica runs. The write of this change may wait, because we write the
-    # status at once when all replicas run.
-    deferrable=("Running",),
-    phase_of=phase_of,
-    event=event,
-    gangs=gangs.ALL,
-    reports_pods=True,
-    reports_running=False,
-    has_ttl=True,
-    adopted_ledger=adopted_ledger,
-    controller_names=("training-operator", "tf-operator", "tf-job-operator"),
-    managed_elsewhere=managed_elsewhere,
+    adjust_policy=policies.adjust_policy,
+    success=policies.success,
+    failure=policies.failure,
+    check_replicas=checks.check_replicas,
+    check=checks.check,
+    complete_status=complete_status,
+)
+TFJOB = make_kind(
+    TENSORFLOW, versions=VERSIONS, controller_names=("training-operator", "tf-operator", "tf-job-operator")
 )

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from trainwright.kinds.tfjob.wire import CHIEFS, CONTAINER, PORT, PORT_NAME, PS, WORKER, TFJobSpec
-from trainwright.model.job import Body, Job, Replica, Role
+from trainwright.kinds.kubeflow.replicas import WORKER
+from trainwright.kinds.tfjob.wire import CHIEFS, MAIN, PS, TFJobSpec
+from trainwright.model.job import Body, Job, Replica
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 
@@ -40,19 +41,12 @@ def sizes_of(job: Job) -> Sizes:
         return ()
     # Omit a chief without replicas: TensorFlow uses worker 0 as the chief only if there is no entry for a chief.
     listed = [role for role in job.roles if role.replicas or role.name not in CHIEFS]
-    return tuple((role.name, role.replicas, _port_of(role)) for role in listed)
+    return tuple((role.name, role.replicas, MAIN.port_of(role)) for role in listed)
 
 
-def _port_of(role: Role) -> int:
-    """The port of a role: the port `tfjob-port` of the container that trains."""
-    ports = container_of(role.template).get("ports") or ()
-    return next((int(port["containerPort"]) for port in ports if port.get("name") == PORT_NAME), PORT)
-
-
-def container_of(template: Body) -> Body:
-    """The container that trains."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    return next((one for one in containers if one.get("name") == CONTAINER), {})
+def endpoints(job: Job) -> dict[str, tuple[int, ...]]:
+    """The roles that `TF_CONFIG` lists, each with its port."""
+    return {name: (port,) for name, _, port in sizes_of(job)}
 
 
 def _json(value: Any) -> str:

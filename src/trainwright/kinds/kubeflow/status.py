@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a TFJob: conditions, counts by type, times.
+"""The status of the kinds of Kubeflow v1: conditions, counts by type, times.
 
 The counts follow the pods until the job ends and do not change afterwards.
 """
@@ -7,9 +7,11 @@ The counts follow the pods until the job ends and do not change afterwards.
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from trainwright.kinds.kubeflow.conditions import conditions, failed_count, invalid_reason
+from trainwright.kinds.kubeflow.framework import Framework
+from trainwright.kinds.kubeflow.labels import selector
+from trainwright.kinds.kubeflow.wire import JobCondition, KubeflowStatus, ReplicaStatus
 from trainwright.kinds.rendering import TRUE, UNAPPLIED, status_body, with_unapplied
-from trainwright.kinds.tfjob.conditions import INVALID, conditions, failed_count
-from trainwright.kinds.tfjob.wire import JobCondition, ReplicaStatus, TFJobStatus
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Phase, Reason
 from trainwright.model.plan import RoleState, State, Status
@@ -19,20 +21,20 @@ from trainwright.model.units import Time, rfc3339
 Counts = dict[str, ReplicaStatus]
 
 
-def render(before: TFJobStatus | None, job: Job, status: Status, now: Time) -> Body:
+def render(framework: Framework, before: KubeflowStatus | None, job: Job, status: Status, now: Time) -> Body:
     """The whole `status`."""
     if job.unmanaged:
         return status_body(before, job) if before is not None else {}
     outcome = status.ledger.outcome
-    old = before or TFJobStatus()
+    old = before or framework.status()
     if job.unreadable or (job.invalid and old.conditions and outcome is None):
-        known = with_unapplied(JobCondition, old.conditions, INVALID, status, now)
+        known = with_unapplied(JobCondition, old.conditions, invalid_reason(framework), status, now)
         new = replace(old, conditions=known, last_reconcile_time=UNSET)
     elif job.invalid and outcome is not None and outcome.reason is not Reason.INVALID:
         # The job has ended, so an edit has no effect.
         new = replace(old, trainwright=status.ledger, last_reconcile_time=UNSET)
     else:
-        new = _rendered(old, job, status, now)
+        new = _rendered(framework, old, job, status, now)
     same = new == replace(old, last_reconcile_time=UNSET)
     return status_body(old if same else replace(new, last_reconcile_time=rfc3339(now)), job)
 
@@ -43,24 +45,22 @@ def phase_of(status: Body) -> str:
     return types[-1] if types else ""
 
 
-def _rendered(old: TFJobStatus, job: Job, status: Status, now: Time) -> TFJobStatus:
+def _rendered(framework: Framework, old: KubeflowStatus, job: Job, status: Status, now: Time) -> KubeflowStatus:
     known = tuple(one for one in old.conditions or () if one.type != UNAPPLIED)
     ledger, started = status.ledger, status.ledger.times.started
-    counts = _counts(old, status)
-    spec = getattr(job.dialect, "spec", None)  # None for an invalid job
-    is_v1alpha2 = spec is not None and spec.trainwright.defaults == "v1alpha2"
-    return TFJobStatus(
-        conditions=conditions(replace(old, conditions=known), job, status, now),
-        replica_statuses=counts,
-        tf_replica_statuses=counts if is_v1alpha2 else UNSET,
+    rendered = framework.status(
+        conditions=conditions(framework, replace(old, conditions=known), job, status, now),
+        replica_statuses=_counts(framework, old, job, status),
         # The time at which the job was accepted or last resumed; a suspension does not change it.
         start_time=old.start_time if started is None else rfc3339(started),
         completion_time=old.completion_time if ledger.outcome is None else rfc3339(ledger.outcome.at),
         trainwright=ledger,
     )
+    completed: KubeflowStatus = framework.complete_status(rendered, job)
+    return completed
 
 
-def _counts(old: TFJobStatus, status: Status) -> Counts:
+def _counts(framework: Framework, old: KubeflowStatus, job: Job, status: Status) -> Counts:
     stored, outcome = old.replica_statuses or {}, status.ledger.outcome
     # If another controller ended the job, keep its counts: its pods are not among ours.
     is_final = outcome is not None and (old.trainwright.outcome is not None or outcome.reason is Reason.EXTERNAL)
@@ -68,14 +68,15 @@ def _counts(old: TFJobStatus, status: Status) -> Counts:
         return dict(stored)
     if status.ledger.phase is Phase.SUSPENDED:
         return {role.name: replace(stored.get(role.name, ReplicaStatus()), active=0) for role in status.roles}
-    counts = {role.name: _count(role) for role in status.roles}
+    counts = {role.name: _count(framework, job, role) for role in status.roles}
     if outcome is None or outcome.result is not Result.SUCCEEDED:
         return counts
     # Replicas that still run when the job succeeds count as succeeded.
     return {name: replace(one, active=0, succeeded=one.succeeded + one.active) for name, one in counts.items()}
 
 
-def _count(role: RoleState) -> ReplicaStatus:
+def _count(framework: Framework, job: Job, role: RoleState) -> ReplicaStatus:
+    pods = selector(framework, job.key.name, role.name) if framework.has_selector else ""
     if role.all_running:
-        return ReplicaStatus(active=role.running)
-    return ReplicaStatus(role.running, role.count(State.SUCCEEDED), failed_count(role))
+        return ReplicaStatus(active=role.running, selector=pods)
+    return ReplicaStatus(role.running, role.count(State.SUCCEEDED), failed_count(role), selector=pods)

@@ -1,35 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods, services and pod group of a TFJob."""
+"""The pods, services and pod group of the kinds of Kubeflow v1."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import UNSET, Struct
 
 from trainwright.kinds import gangs
-from trainwright.kinds.tfjob import environment
-from trainwright.kinds.tfjob.policies import POD_POLICIES, restart_policy
-from trainwright.kinds.tfjob.wire import CONTAINER, PORT, PORT_NAME, WORKER, SchedulingPolicy, TFJobSpec, leading_type
+from trainwright.kinds.kubeflow.framework import Framework
+from trainwright.kinds.kubeflow.labels import JOB_ROLE, replica_labels
+from trainwright.kinds.kubeflow.policies import POD_POLICIES
+from trainwright.kinds.kubeflow.replicas import WORKER
+from trainwright.kinds.kubeflow.wire import RunPolicy, SchedulingPolicy
 from trainwright.model.child import Observed
 from trainwright.model.job import Body, Gang, Job, Replica
 from trainwright.model.meta import ObjectMeta
 from trainwright.model.site import Site
 
-PREFIX = "training.kubeflow.org"
-CONTROLLER = "tfjob-controller"
 #: kubectl's own annotation of the job; the pod group does not get it.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-class TFDialect(Struct, frozen=True):
+class KubeflowDialect(Struct, frozen=True):
     """The dialect of one job. `spec` includes the defaults."""
 
-    spec: TFJobSpec
+    framework: Framework
+    spec: Any
     metadata: ObjectMeta
 
     @property
     def scheduling(self) -> SchedulingPolicy | None:
         """The scheduling policy of the job, or None."""
-        return self.spec.run_policy.scheduling_policy if self.spec.run_policy is not None else None
+        policy: RunPolicy | None = self.spec.run_policy
+        return policy.scheduling_policy if policy is not None else None
 
     @property
     def gang(self) -> Gang:
@@ -39,10 +42,10 @@ class TFDialect(Struct, frozen=True):
     # -- pods ------------------------------------------------------------------------------------------------------
 
     def pod(self, job: Job, replica: Replica, site: Site) -> Body:
-        """The template with port, `TF_CONFIG`, the restart policy of its type and the original controller's labels."""
+        """The template with port, variables, the restart policy of its type and the original controller's labels."""
         given = replica.role.template.get("metadata") or {}
         spec = dict(replica.role.template.get("spec") or {})
-        spec["restartPolicy"] = POD_POLICIES[restart_policy(self.spec, replica.role.name)]
+        spec["restartPolicy"] = POD_POLICIES[self.framework.policy_of(self.spec, replica.role.name)]
         spec["containers"] = self._containers(job, replica, site)
         labels = {**(given.get("labels") or {}), **self._labels(job, replica), **self._leader_label(replica)}
         annotations = dict(given.get("annotations") or {})
@@ -55,35 +58,33 @@ class TFDialect(Struct, frozen=True):
         return {"metadata": {**given, "labels": labels, "annotations": annotations}, "spec": spec}
 
     def _containers(self, job: Job, replica: Replica, site: Site) -> list[Body]:
-        env = environment.variables(job, self.spec, replica, site)
-        containers = list((replica.role.template.get("spec") or {}).get("containers") or ())
-        main = next((place for place, one in enumerate(containers) if one.get("name") == CONTAINER), None)
-        if main is not None:
-            containers[main] = _with_env(_with_port(containers[main]), env)
+        framework = self.framework
+        env = framework.variables(job, self.spec, replica, site)
+        containers = []
+        for container in (replica.role.template.get("spec") or {}).get("containers") or ():
+            trains = container.get("name") == framework.main.name
+            with_port = framework.main.with_port(container) if trains else container
+            containers.append(_with_env(with_port, env) if trains or framework.in_all_containers else container)
         return containers
 
     def _labels(self, job: Job, replica: Replica) -> dict[str, str]:
         """The labels by which services select pods and users find them."""
-        return {
-            f"{PREFIX}/operator-name": CONTROLLER,
-            f"{PREFIX}/job-name": job.key.name,
-            f"{PREFIX}/replica-type": replica.role.name.lower(),
-            f"{PREFIX}/replica-index": str(replica.index),
-        }
+        return replica_labels(self.framework, job.key.name, replica.role.name, replica.index)
 
     def _leader_label(self, replica: Replica) -> dict[str, str]:
-        """The label that marks the leader: every chief has it; in a job without a chief, worker 0 has it."""
-        name = leading_type(self.spec)
-        leads = replica.role.name == name and (name != WORKER or replica.index == 0)
-        return {f"{PREFIX}/job-role": "master"} if leads else {}
+        """The label that marks the leader: every leader has it; in a job without a leader, worker 0 may have it."""
+        name = self.framework.types.leading(self.spec)
+        leads = name != WORKER or (self.framework.marks_worker and replica.index == 0)
+        return {JOB_ROLE: "master"} if leads and replica.role.name == name else {}
 
     # -- services --------------------------------------------------------------------------------------------------
 
     def service(self, job: Job, replica: Replica, site: Site) -> Body:  # noqa: ARG002 - the site does not matter
         """A service with the training container's ports; its selector has only the original controller's labels."""
         names = self._labels(job, replica)
-        ports = _with_port(environment.container_of(replica.role.template))["ports"]
-        return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports)}}
+        main = self.framework.main
+        ports = main.with_port(main.find(replica.role.template))["ports"]
+        return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports, main.port_name)}}
 
     # -- the gang --------------------------------------------------------------------------------------------------
 
@@ -98,8 +99,8 @@ class TFDialect(Struct, frozen=True):
         return ({"apiVersion": gang.api, "kind": "PodGroup", "metadata": metadata, "spec": spec},)
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
-        """The roles that `TF_CONFIG` lists, each with its port."""
-        return {name: (port,) for name, _, port in environment.sizes_of(job)}
+        """The roles whose addresses the variables contain, each with its ports."""
+        return self.framework.endpoints(job)
 
     def _request(self, job: Job) -> gangs.GangRequest:
         policy = self.scheduling or SchedulingPolicy()
@@ -121,18 +122,10 @@ def _with_env(container: Body, env: list[Body]) -> Body:
     return container | {"env": [*(container.get("env") or ()), *env]} if env else container
 
 
-def _with_port(container: Body) -> Body:
-    """The container with the default port, unless it has a port of that name."""
-    ports = container.get("ports") or []
-    if any(port.get("name") == PORT_NAME for port in ports):
-        return container
-    return container | {"ports": [*ports, {"name": PORT_NAME, "containerPort": PORT}]}
-
-
-def _exposed(ports: list[Body]) -> list[Body]:
+def _exposed(ports: list[Body], main: str) -> list[Body]:
     """Each port number once. Every port gets a name, because a service with several ports requires names."""
     named: dict[int, str] = {}
     for port in ports:
         number, name = port["containerPort"], port.get("name") or ""
-        named[number] = name if name == PORT_NAME else named.get(number) or name
+        named[number] = name if name == main else named.get(number) or name
     return [{"name": name or f"port-{number}", "port": number} for number, name in named.items()]
