@@ -6,10 +6,12 @@ import json
 from contextlib import AsyncExitStack
 
 import pytest
-from api_server import CONFIG_MAPS, ServedStore, config_map
+from api_server import CONFIG_MAPS, MERGE, ServedStore, config_map
 
-from trainwright.api import budgets, server
+from trainwright.api import budgets, handlers, server
+from trainwright.runtime.ports import PODS
 
+_PODS = "/api/v1/namespaces/default/pods"
 _AUTHORIZED = "Authorization: Bearer admin\r\n"
 
 
@@ -195,3 +197,55 @@ async def test_an_error_of_ours_is_an_answer_and_no_traceback(
     assert (answer.code, answer.reason) == (500, "InternalError")
     assert "Traceback" not in json.dumps(answer.body)
     assert "a request failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        ("tolerations", "x", "spec.tolerations"),
+        ("affinity", 7, "spec.affinity"),
+        ("schedulingGates", 5, "spec.schedulingGates"),
+        ("nodeSelector", ["a"], "spec.nodeSelector"),
+        ("containers", [{"name": "a", "image": "b", "resources": "x"}], "spec.containers[0].resources"),
+        ("containers", [{"name": "a", "image": "b", "env": {"a": "b"}}], "spec.containers[0].env"),
+        ("volumes", [7], "spec.volumes[0]"),
+    ],
+)
+async def test_a_pod_of_the_wrong_shape_is_refused(api: ServedStore, field: str, value: object, path: str) -> None:
+    spec = {"containers": [{"name": "main", "image": "x"}], field: value}
+    answer = await api.ask("POST", _PODS, {"metadata": {"name": "evil"}, "spec": spec}, role="user")
+    assert (answer.code, answer.reason) == (400, "BadRequest")
+    assert path in answer.body["message"]
+
+
+async def test_a_pod_without_an_image_can_be_labelled(api: ServedStore) -> None:
+    meta = {"name": "own", "namespace": "default"}
+    api.store.create(PODS.whole(), {"metadata": meta, "spec": {"containers": [{"name": "main"}]}})
+    answer = await api.ask("PATCH", f"{_PODS}/own", {"metadata": {"labels": {"a": "b"}}}, kind=MERGE)
+    assert (answer.code, answer.body["metadata"]["labels"]) == (200, {"a": "b"})
+
+
+async def test_a_client_that_does_not_read_a_list_costs_little_memory(api: ServedStore) -> None:
+    for number in range(20):
+        await api.make(CONFIG_MAPS, config_map(f"m{number}", large="x" * 900_000))
+    pairs = [await asyncio.open_connection("127.0.0.1", api.server.port, limit=1024) for _ in range(5)]
+    for _, writer in pairs:
+        writer.write(_request(CONFIG_MAPS).replace("HOST", "127.0.0.1").encode())
+    for reader, _ in pairs:
+        await reader.readuntil(b"\r\n\r\n")
+    await asyncio.sleep(0.3)
+    open_ones = [one.transport for one in api.server._connections.connections if one.transport is not None]
+    unsent = [one.get_write_buffer_size() for one in open_ones if isinstance(one, asyncio.Transport)]
+    for _, writer in pairs:
+        writer.close()
+    assert 0 < max(unsent) < 2 << 20, "a whole list has 18 MB"
+
+
+async def test_others_cannot_use_up_the_watches_of_the_admin(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "MAX_WATCHES", 5)
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(api.watch(f"{CONFIG_MAPS}?watch=true", role="viewer"))
+        assert (await api.ask("GET", f"{CONFIG_MAPS}?watch=true", role="viewer")).code == 429
+        await stack.enter_async_context(api.watch(f"{CONFIG_MAPS}?watch=true"))
+        assert (await api.ask("GET", f"{CONFIG_MAPS}?watch=true")).code == 429

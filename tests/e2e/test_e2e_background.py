@@ -245,9 +245,9 @@ def test_options_of_the_last_engine_are_used_again(process: Workspace) -> None:
 
 
 def test_the_unit_starts_this_installation(process: Workspace) -> None:
-    done = _ok(process.run("up", "--print-unit", "--keep-jobs", "7"))
+    done = _ok(process.run("up", "--print-unit", "--keep-jobs", "7", "--no-api"))
     lines = dict(line.split("=", 1) for line in done.out.splitlines() if "=" in line)
-    assert lines["ExecStart"].endswith("-m trainwright up --foreground --runtime process --keep-jobs 7")
+    assert lines["ExecStart"].endswith("-m trainwright up --foreground --runtime process --keep-jobs 7 --no-api")
     assert lines["KillMode"] == "process", "supervisors must outlive the engine"
     assert f"Environment=TRAINWRIGHT_STATE={process.state}" in done.out.splitlines()
     odd = process.run("up", "--print-unit", env={"TRAINWRIGHT_STATE": "/some place/100%"}).out

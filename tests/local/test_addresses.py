@@ -19,7 +19,7 @@ from trainwright.model.child import Observed
 from trainwright.model.meta import ADDRESS, Key
 from trainwright.model.site import Endpoints, Site
 from trainwright.node.network.pools import AddressPool, PortPool, SingleAddress, SubnetPool, bindable, loopback, ranges
-from trainwright.runtime.ports import ADDRESSES, JOBS, PODS, WallClock
+from trainwright.runtime.ports import ADDRESSES, JOBS, PODS, Propagation, WallClock
 from trainwright.testing import factories
 
 JOB = JOBS["genericjob"]
@@ -71,6 +71,26 @@ def test_an_address_of_a_subnet_that_is_gone_is_replaced() -> None:
     assert (old, host) == ("127.5.0.2", "127.6.0.2")
     waiting = store.get(PODS, Key("default", "worker-0"))  # it has not started
     assert waiting["metadata"]["annotations"][ADDRESS] == host
+
+
+def test_reservations_of_a_job_that_was_deleted_without_its_pods_are_no_problem() -> None:
+    store, addresses = new()
+    host = pod(store, "job-w-0", job(store))
+    addresses.flush()
+    store.delete(JOB, KEY, propagation=Propagation.ORPHAN)
+    assert "ownerReferences" not in store.list(ADDRESSES)[0][0]["metadata"]
+    _, later = new(store)
+    later.flush()
+    (stored,) = store.list(ADDRESSES)[0]
+    assert stored["metadata"]["ownerReferences"][0]["kind"] == "Pod"
+    assert (stored["spec"]["hosts"], pod(store, "other")) == ({"job-w-0": host}, "10.129.0.3")
+
+
+def test_an_address_that_is_no_address_is_replaced() -> None:
+    store = Store(WallClock())
+    pod(store, "mine", annotations={ADDRESS: "garbage"})
+    new(store)
+    assert store.get(PODS, Key("default", "mine"))["metadata"]["annotations"][ADDRESS] == "10.129.0.2"
 
 
 def endpoints(*names: str) -> tuple[Endpoints, ...]:

@@ -2,7 +2,7 @@
 """Answers the requests for resources: finds the resource of a path, checks the rights, and calls the verb."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainwright.api import access, bodies, field_labels, paths, queries, statuses
-from trainwright.api.access import ApiIdentity
+from trainwright.api.access import AccessRole, ApiIdentity
 from trainwright.api.bodies import DeleteOptions
 from trainwright.api.definitions import Definitions
 from trainwright.api.formats import ObjectFormat, check_form, choose
@@ -40,10 +40,15 @@ from trainwright.runtime.ports import CLAIMS, DEFINITIONS, NAMESPACES, PODS, SER
 
 #: So many watches can be open at the same time.
 MAX_WATCHES = 500
+#: Per cent of these watches that clients may open who are no admins, so that they cannot lock the admin out.
+_SHARE_OF_OTHERS = 80
 #: The longest watch in seconds. Clients begin a new watch at its end.
 _MAX_WATCH_SECONDS = 3600.0
-#: A large list is sent in parts of this many objects, so that other requests are answered between them.
-_PART_OBJECTS = 200
+#: A list is sent in parts of at least this many bytes, so that other requests are answered between them, and a client
+#: that does not read costs little memory.
+_PART_BYTES = 64 << 10
+#: A client must read each part within this many seconds.
+_PART_SECONDS = 60.0
 _REVIEWS: dict[str, Callable[[ApiIdentity, Body], Body]] = {
     "selfsubjectaccessreviews": access.review_access,
     "selfsubjectrulesreviews": access.review_rules,
@@ -149,13 +154,14 @@ class ResourceHandlers:
             page = await self._lists.page(call.served.resource, options)
         table = form.table(page.items, page.metadata, self._clock.now())
         if table is not None:
-            return web.Response(body=table, headers=_JSON)
+            return await _send_parts(call.request, iter(_cut(table)))
         return await _send_list(call.request, form, page)
 
     async def _watch(self, call: Call) -> web.StreamResponse:
         form, options = self._format(call, _WATCH), self._options(call)
-        if len(self.watches) >= MAX_WATCHES:
-            raise TooManyRequestsError(f"{MAX_WATCHES} watches are open already", retry_after=5)
+        limit = MAX_WATCHES if call.identity.role is AccessRole.ADMIN else MAX_WATCHES * _SHARE_OF_OTHERS // 100
+        if len(self.watches) >= limit:
+            raise TooManyRequestsError(f"{limit} watches are open already", retry_after=5)
         transport = call.request.transport
         if transport is None:
             raise ConnectionResetError
@@ -304,17 +310,47 @@ async def _delete_options(call: Call) -> DeleteOptions:
 async def _send_list(request: web.BaseRequest, form: ObjectFormat, page: Page) -> web.StreamResponse:
     """Send a list in parts, so that its size in memory is bounded and other requests are answered meanwhile."""
     start, end = form.head(page.metadata)
-    if len(page.items) <= _PART_OBJECTS:
-        return web.Response(body=start + b",".join(form.items(page.items)) + end, headers=_JSON)
+    return await _send_parts(request, _list_parts(start, form, page.items, end))
+
+
+def _list_parts(start: bytes, form: ObjectFormat, items: tuple[Body, ...], end: bytes) -> Iterator[bytes]:
+    """The bytes of a list, in parts."""
+    part, size, separator = [start], 0, b""
+    for item in items:
+        (data,) = form.items((item,))
+        part += (separator, data)
+        size, separator = size + len(data), b","
+        if size >= _PART_BYTES:
+            yield b"".join(part)
+            part, size = [], 0
+    yield b"".join((*part, end))
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """The data in parts."""
+    return [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)] or [b""]
+
+
+async def _send_parts(request: web.BaseRequest, parts: Iterator[bytes]) -> web.StreamResponse:
+    """Send the parts, each after the client has read the one before. A short answer is sent at once."""
+    part, following = next(parts), next(parts, None)
+    if following is None and len(part) < 2 * _PART_BYTES:
+        return web.Response(body=part, headers=_JSON)
     response = web.StreamResponse(headers=_JSON)
     response.enable_chunked_encoding()
     await response.prepare(request)
-    separator = b""
-    for index in range(0, len(page.items), _PART_OBJECTS):
-        part = b",".join(form.items(page.items[index : index + _PART_OBJECTS]))
-        await response.write((start if index == 0 else separator) + part)
-        separator = b","
-    await response.write_eof(end)
+    while True:
+        try:
+            async with asyncio.timeout(_PART_SECONDS):
+                await response.write(part)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError from None
+        if following is None:
+            break
+        part, following = following, next(parts, None)
+    await response.write_eof()
     return response
 
 

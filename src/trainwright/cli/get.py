@@ -16,7 +16,7 @@ from trainwright.cli.completion import complete_jobs
 from trainwright.cli.condition import condition
 from trainwright.cli.devices import show_leases
 from trainwright.cli.flags import ClusterOptions, age, cluster_choice, output_option
-from trainwright.cli.live_job import NO_ENGINE, connect_to, namespaced, reach, resource_of
+from trainwright.cli.live_job import NO_ENGINE, JobClient, connect_to, namespaced, reach, resource_of
 from trainwright.cli.output import as_json, as_yaml, columns
 from trainwright.cli.record import (
     PodCount,
@@ -34,7 +34,7 @@ from trainwright.cli.show.text import details, headline
 from trainwright.cli.show.text import line as clean
 from trainwright.cli.state import home
 from trainwright.cli.summary import succeeded_replicas, total_replicas
-from trainwright.errors import UsageError
+from trainwright.errors import NotFoundError, UsageError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.registry import find as kind_of
@@ -154,10 +154,18 @@ def _all_listed(runs: list[Run]) -> list[ListedJob]:
     return found
 
 
+def _unfinished(client: JobClient, kind: Kind) -> list[Body]:
+    """The unfinished jobs of a kind. An engine of an older version may not have the kind."""
+    try:
+        return client.list(resource_of(kind), fields=_UNFINISHED)[0]
+    except NotFoundError:
+        return []
+
+
 def _stored_jobs(run: Run) -> dict[str, tuple[Body, list[Body]]]:
     """The unfinished jobs of the background engine by the name of their folder, each with its pods."""
     with connect_to(run) as client:
-        bodies = [body for kind in KINDS for body in client.list(resource_of(kind), fields=_UNFINISHED)[0]]
+        bodies = [body for kind in KINDS for body in _unfinished(client, kind)]
         pods, _ = client.list("pods")
     by_job: dict[str, list[Body]] = {}
     for pod in pods:

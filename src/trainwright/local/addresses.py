@@ -203,10 +203,10 @@ class Addresses:
             while changes := self._watch.take():
                 for change in changes:
                     if change.what is WatchEventType.DELETED:
-                        self._release(_owner_of(change.item)["uid"])
+                        self._release(_owner_of(change.item))
         except GoneError:
             bodies, version = self._store.list(ADDRESSES)
-            for uid in self._owners.keys() - self._unwritten.keys() - {_owner_of(body)["uid"] for body in bodies}:
+            for uid in self._owners.keys() - self._unwritten.keys() - {_owner_of(body) for body in bodies}:
                 self._release(uid)
             self._watch = self._store.watch(ADDRESSES, since=version)
         self._watch_pending = False
@@ -233,9 +233,17 @@ class Addresses:
         return self._host_pool if self._host_pool is not None and name.endswith(_HOST_NETWORK_SUFFIX) else self._pool
 
     def _load(self, body: Body) -> None:
-        """Load the reservations that an earlier engine has stored."""
+        """Load the reservations that an earlier engine has stored.
+
+        If the job was deleted without its pods (`--cascade=orphan`), the reservations have no owner. They are removed,
+        and each pod that is left reserves its own address (`_claim_of`).
+        """
         meta, spec = body["metadata"], body.get("spec") or {}
-        reservations = OwnerReservations(Key(meta["namespace"], meta["name"]), _owner_of(body))
+        key = Key(meta["namespace"], meta["name"])
+        if not _owner_of(body):
+            self._store.delete(ADDRESSES, key)
+            return
+        reservations = OwnerReservations(key, meta["ownerReferences"][0])
         reservations.stored = True
         reservations.hosts, reservations.ports = dict(spec.get("hosts") or {}), dict(spec.get("ports") or {})
         self._owners[reservations.owner["uid"]] = reservations
@@ -274,6 +282,7 @@ def _controller_of(meta: Body) -> Body:
     return owners[0] if owners else {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
 
 
-def _owner_of(body: Body) -> Body:
-    owner: Body = body["metadata"]["ownerReferences"][0]
-    return owner
+def _owner_of(body: Body) -> str:
+    """The UID of the owner of stored reservations; empty if the owner was deleted without them."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    return str(owners[0]["uid"]) if owners else ""

@@ -12,7 +12,7 @@ from trainwright.cli.show.news import EventNews, ReplicaNews
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.model.job import Body
 from trainwright.model.ledger import Phase
-from trainwright.model.meta import Key
+from trainwright.model.meta import INDEX, JOB_UID, ROLE, Key
 
 DEMO = Key("default", "demo")
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "needs 8 cpu, 2 are free"}
@@ -420,3 +420,13 @@ def test_a_job_takes_the_time_until_it_is_decided() -> None:
 
     assert one.took(DEMO) == 0.25
     assert one.jobs()[0].took == 0.25
+
+
+@pytest.mark.parametrize("labels", [{}, {ROLE: "worker"}, {ROLE: "worker", INDEX: "x"}, {ROLE: "worker", INDEX: "²"}])
+def test_a_pod_with_labels_that_somebody_else_wrote_is_no_replica(labels: dict[str, str]) -> None:
+    one = run_model()
+    foreign = pod()
+    foreign["metadata"]["labels"] = {JOB_UID: foreign["metadata"]["labels"][JOB_UID], **labels}
+    before = phases(one)
+    one.update_pod(foreign)
+    assert phases(one) == before

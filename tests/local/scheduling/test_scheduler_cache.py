@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_objects import node, pod
@@ -146,3 +147,14 @@ def test_totals_are_always_the_sum_of_those_who_hold_room(events: Any) -> None:
         assert cache.usage.used.get("node-0", {}).get("cpu", 0) == expected
         bodies = {key: cached.body for key in cache.pending if (cached := cache.cached(key)) is not None}
         assert {key: pod_info(body) for key, body in bodies.items()} == cache.pending
+
+
+@pytest.mark.parametrize(
+    "spec", [{"tolerations": "x"}, {"affinity": 7}, {"schedulingGates": 5}, {"containers": [{"resources": "x"}]}]
+)
+def test_a_pod_whose_spec_cannot_be_read_gets_no_node(spec: dict[str, Any]) -> None:
+    cache = SchedulerCache()
+    body = pod_event(1)
+    cache.update_pod(body | {"spec": spec})
+    (found,) = cache.pending.values()
+    assert (found.key, found.uid, found.terms.unsupported) == (Key("default", "p"), "u", "a spec that cannot be read")

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright kubeconfig`: print the kubeconfig of the background engine, or add it to the user's own."""
 
+import os
+import stat
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,11 +57,20 @@ def command(role: str, merge: bool, remove: bool, keep_context: bool, path: str 
         return
     content = _content(AccessRole(role))
     if not merge:
+        _make_private()
         click.echo(msgspec.json.format(msgspec.json.encode(content)).decode())
         return
     kubeconfig.merge_kubeconfig(target, content, use=not keep_context)
     current = "has the context trainwright now" if keep_context else "uses the context trainwright now"
     click.echo(f"{target} {current}; `trainwright kubeconfig --remove` undoes it")
+
+
+def _make_private() -> None:
+    """If our output goes to a file, let only its owner read it: it contains a token."""
+    with suppress(OSError):  # no file, or the file of another user
+        output = sys.stdout.fileno()
+        if stat.S_ISREG(os.fstat(output).st_mode):
+            os.fchmod(output, 0o600)
 
 
 def _content(role: "AccessRole") -> Body:

@@ -301,12 +301,19 @@ def _unit(ctx: click.Context) -> str:
         name = param.name or ""
         typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if typed and name not in ("print_unit", "foreground", "form"):
-            values = ctx.params[name] if param.multiple else [ctx.params[name]]
-            words += [word for value in values for word in (param.opts[-1], _spelled(name, value))]
+            words += _words(param, ctx.params[name])
     package = Path(trainwright.__file__).parents[1]
     variables = [f"TRAINWRIGHT_STATE={home()}"] + [f"PYTHONPATH={package}"] * (package.name != "site-packages")
     environment = "".join(f"Environment={_quoted(one)}\n" for one in variables)
     return _UNIT.format(command=" ".join(map(_quoted, words)), environment=environment)
+
+
+def _words(param: click.Parameter, value: Any) -> list[str]:
+    """An option with its value, or with its values, as the command line accepts them."""
+    if isinstance(param, click.Option) and param.is_flag:
+        return [param.opts[-1] if value else param.secondary_opts[-1]]
+    values = value if param.multiple else [value]
+    return [word for one in values for word in (param.opts[-1], _spelled(param.name or "", one))]
 
 
 def _spelled(name: str, value: Any) -> str:

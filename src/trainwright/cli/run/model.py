@@ -213,9 +213,10 @@ class RunModel:
         if row is None:  # the watch of pods can report a pod before the watch of jobs reports its job
             names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
             row = self._rows.get(Key(meta.get("namespace", ""), names[0])) if names else None
-        if row is None or labels.get(ATTEMPT) == SPARE:
-            return None
-        return row.key, labels[ROLE], int(labels[INDEX])
+        role, index = labels.get(ROLE, ""), labels.get(INDEX, "")
+        if row is None or labels.get(ATTEMPT) == SPARE or not role or not (index.isascii() and index.isdecimal()):
+            return None  # everybody may write labels
+        return row.key, role, int(index)
 
     def _add_replicas(self, row: JobRow) -> None:
         """Add a replica for every index of each role. Remove replicas with higher indexes if they have no pod."""

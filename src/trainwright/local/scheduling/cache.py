@@ -95,7 +95,16 @@ class NodeUsage:
 
 
 def pod_info(pod: Body) -> PodInfo:
-    """The scheduler's view of a pod."""
+    """The scheduler's view of a pod. A pod whose spec cannot be read gets no node, and does not stop the scheduler."""
+    try:
+        return _pod_info(pod)
+    except (AttributeError, TypeError, ValueError, KeyError):
+        meta = pod["metadata"]
+        unreadable = NodeTerms(unsupported="a spec that cannot be read")
+        return PodInfo(Key(meta.get("namespace", ""), meta["name"]), meta.get("uid", ""), (), unreadable)
+
+
+def _pod_info(pod: Body) -> PodInfo:
     meta, spec = pod["metadata"], pod.get("spec") or {}
     namespace = meta.get("namespace", "")
     group = (meta.get("labels") or {}).get(gangs.T9K_GROUP_LABEL)

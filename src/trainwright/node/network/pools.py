@@ -62,8 +62,11 @@ class SubnetPool:
         self._taken.add(_number(host))
 
     def contains(self, host: str) -> bool:
-        """Whether this is an address of the subnet."""
-        return self._first <= _number(host) <= self._last
+        """Whether this is an address of the subnet. Any text is allowed: users can write the annotation of a pod."""
+        try:
+            return self._first <= _number(host) <= self._last
+        except OSError:
+            return False
 
     def put(self, host: str) -> None:
         """Return an address to the pool."""
