@@ -15,6 +15,9 @@ from e2e_jobs import job, role, shell
 from e2e_workspace import FinishedCommand, Workspace, until
 
 from trainwright.cli.state import is_live, read_pid
+from trainwright.kube.blocking import engine_client
+from trainwright.model.job import Body
+from trainwright.model.meta import ADDRESS, INDEX, JOB_UID
 
 pytest_plugins = ["e2e_fixtures"]
 _SCRIPT = "trap 'exit 0' TERM; echo begun; sleep 1000 & wait"
@@ -117,3 +120,27 @@ def test_these_commands_import_no_large_module(process: Workspace, words: str) -
     assert "trainwright.kube.unix_connection" in done.stderr.split()
     assert not {"ssl", "http.client", "aiohttp", "asyncio"} & {*done.stderr.split()}
     _ok(process.run("down", "--end", "--grace", "1s"))
+
+
+def test_odd_objects_of_a_client_end_neither_the_engine_nor_the_next_one(process: Workspace) -> None:
+    """Everybody who may create pods may also write the labels and annotations that the engine reads."""
+    engine = _start(process)
+    with engine_client(engine / "api.sock", 10.0) as client:
+        uid = client.get("genericjobs.batch.tensorstack.dev", ("default", "e2e"))["metadata"]["uid"]
+        odd: dict[str, Body] = {
+            "labelled": {"labels": {JOB_UID: uid, INDEX: "x"}},
+            "placed": {"annotations": {ADDRESS: "nowhere"}},
+        }
+        container = {"name": "main", "image": "none", "command": ["true"]}
+        for name, metadata in odd.items():
+            spec = {"containers": [container], "restartPolicy": "Never"}
+            metadata |= {"name": name, "namespace": "default"}
+            client.create("pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        _ok(process.run("submit", job(role("worker", shell(_SCRIPT)), name="orphan")))
+        _ok(process.run("wait", "--for", "running", "orphan"))
+        client.delete("genericjobs.batch.tensorstack.dev", ("default", "orphan"), propagation="Orphan")
+    os.kill(read_pid(engine / "lock"), signal.SIGKILL)
+    until(lambda: not is_live(engine / "lock"))
+    _ok(process.run("up"))
+    _check_commands(process)
+    _ok(process.run("down", "--end"))

@@ -40,7 +40,7 @@ from trainwright.kinds.registry import KINDS
 from trainwright.kinds.registry import find as kind_of
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
-from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, RUN, SPARE, Key
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, RUN, Key, is_replica
 from trainwright.model.units import Time, parse_time
 from trainwright.runtime.ports import WallClock
 
@@ -170,7 +170,7 @@ def _stored_jobs(run: Run) -> dict[str, tuple[Body, list[Body]]]:
     by_job: dict[str, list[Body]] = {}
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
-        if labels.get(ATTEMPT) != SPARE:
+        if is_replica(labels):
             by_job.setdefault(labels.get(JOB_UID, ""), []).append(pod)
     return {
         (body["metadata"].get("annotations") or {}).get(RUN, ""): (body, by_job.get(body["metadata"]["uid"], []))

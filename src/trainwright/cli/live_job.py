@@ -23,7 +23,7 @@ from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.local.sockets.blocking import BlockingClient
 from trainwright.model.job import Body
-from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE, Key
+from trainwright.model.meta import JOB_UID, Key, is_replica
 
 #: How often a command asks for an effect. An API server serves many users.
 _POLL_SECONDS, _CLUSTER_POLL_SECONDS = 0.05, 0.25
@@ -99,11 +99,11 @@ class LiveJob(Struct, frozen=True):
         return found if found["metadata"]["uid"] == self.body["metadata"]["uid"] else None
 
     def pods(self) -> list[Body]:
-        """The job's pods in the order of their names. Spare pods, which only reserve nodes, are left out."""
+        """The pods of the job's replicas in the order of their names."""
         found, _ = self.client.list(
             "pods", namespace=self.job.namespace, labels=f"{JOB_UID}={self.body['metadata']['uid']}"
         )
-        return [pod for pod in found if pod["metadata"]["labels"].get(ATTEMPT) != SPARE]
+        return [pod for pod in found if is_replica(pod["metadata"]["labels"])]
 
     def await_effect(self, is_there: Callable[[], bool], seconds: float) -> bool:
         """Wait at most `seconds` until `is_there()` is true. Return the last result of `is_there()`."""

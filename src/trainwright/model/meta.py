@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identity of objects: keys, owners, the metadata that we read, and the names of our labels and annotations."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import Struct
@@ -29,6 +30,12 @@ WORLD = f"{PREFIX}/world"
 ADDRESS_HASHES = f"{PREFIX}/places"
 #: Annotation on a job: `true` hands the job over to us although another controller wrote its status.
 ADOPT = f"{PREFIX}/adopt"
+
+
+def is_replica(labels: Mapping[str, str]) -> bool:
+    """Whether a pod of a job with these labels is one of its replicas: no spare, and no pod that a user labelled."""
+    index = labels.get(INDEX, "")
+    return bool(labels.get(ROLE)) and index.isascii() and index.isdecimal() and labels.get(ATTEMPT) != SPARE
 
 
 class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

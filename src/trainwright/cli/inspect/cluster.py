@@ -26,7 +26,7 @@ from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Failure
-from trainwright.model.meta import ATTEMPT, JOB_UID, SPARE, Key
+from trainwright.model.meta import ATTEMPT, JOB_UID, Key, is_replica
 from trainwright.model.units import EARLIEST_TIME, parse_time
 from trainwright.runtime.ports import EVENTS, NODES, PODS, Resource, Selection, groups_of
 
@@ -87,7 +87,7 @@ class _Collector:
     ) -> JobEvidence:
         job = load(kind, body).job
         pods, nodes, admission = self._surroundings(kind, job, groups)
-        replicas = [pod for pod in pods or () if pod["metadata"]["labels"].get(ATTEMPT) != SPARE]
+        replicas = [pod for pod in pods or () if is_replica(pod["metadata"]["labels"])]
         log = partial(_log, self._cluster, job, replicas) if pods is not None else _nothing
         last: list[Callable[[], Any]] = [log, partial(self._shortages, replicas, nodes or ())]
         excerpt, shortages = together(last)

@@ -17,7 +17,7 @@ from trainwright.kinds.registry import KINDS
 from trainwright.kube.blocking import ClusterClient
 from trainwright.kube.reader import together
 from trainwright.model.job import Body
-from trainwright.model.meta import ATTEMPT, JOB_UID, KIND, SPARE, Key
+from trainwright.model.meta import JOB_UID, KIND, Key, is_replica
 from trainwright.runtime.ports import WallClock, jobs_of
 
 
@@ -81,7 +81,7 @@ def _pods(client: ClusterClient, namespace: str) -> dict[str, list[Body]] | None
     by_job: dict[str, list[Body]] = {}
     for pod in pods:
         labels = pod["metadata"]["labels"]
-        if labels.get(ATTEMPT) != SPARE:
+        if is_replica(labels):
             by_job.setdefault(labels.get(JOB_UID, ""), []).append(pod)
     return by_job
 

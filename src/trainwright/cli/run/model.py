@@ -23,7 +23,7 @@ from trainwright.kinds.base import Kind, load
 from trainwright.model.child import BACKING_OFF
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
-from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, SPARE, Key
+from trainwright.model.meta import ATTEMPT, INDEX, JOB_UID, ROLE, Key, is_replica
 
 #: If there is not enough space for all replicas, replicas in phases with lower numbers here are shown first.
 _URGENCY = {
@@ -213,10 +213,7 @@ class RunModel:
         if row is None:  # the watch of pods can report a pod before the watch of jobs reports its job
             names = [one.get("name", "") for one in meta.get("ownerReferences") or () if one.get("controller")]
             row = self._rows.get(Key(meta.get("namespace", ""), names[0])) if names else None
-        role, index = labels.get(ROLE, ""), labels.get(INDEX, "")
-        if row is None or labels.get(ATTEMPT) == SPARE or not role or not (index.isascii() and index.isdecimal()):
-            return None  # everybody may write labels
-        return row.key, role, int(index)
+        return (row.key, labels[ROLE], int(labels[INDEX])) if row is not None and is_replica(labels) else None
 
     def _add_replicas(self, row: JobRow) -> None:
         """Add a replica for every index of each role. Remove replicas with higher indexes if they have no pod."""
