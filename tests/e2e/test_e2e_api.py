@@ -15,9 +15,10 @@ from typing import Any
 import aiohttp
 import pytest
 from e2e_jobs import worker
-from e2e_workspace import Workspace
+from e2e_workspace import Workspace, until
 
 from patience import PATIENCE
+from trainwright.cli.state import is_live
 
 pytest_plugins = ["e2e_fixtures"]
 _MAPS = "/api/v1/namespaces/default/configmaps"
@@ -192,6 +193,7 @@ def test_clients_resume_without_gaps_or_duplicates_after_kills(process: Workspac
         for _ in range(kills):
             await asyncio.sleep(0.7)
             os.kill(pid, signal.SIGKILL)
+            await asyncio.to_thread(until, lambda: not is_live(process.state / ".engine" / "lock"))
             done = await asyncio.to_thread(process.run, "up")
             assert done.code == 0, done.said
             pid = json.loads((await asyncio.to_thread(process.run, "status", "-o", "json")).out)["pid"]

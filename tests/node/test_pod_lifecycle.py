@@ -192,7 +192,7 @@ async def test_what_ignores_sigterm_is_killed_with_its_whole_tree_after_the_grac
 ) -> None:
     node.run(container(f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; wait; wait"))
     await node.phase("Running")
-    await settle((tmp_path / "child").exists)
+    await settle(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
     child = int((tmp_path / "child").read_text())
     before = asyncio.get_running_loop().time()
     node.delete(grace=1)
