@@ -43,9 +43,9 @@ async def test_a_container_whose_liveness_fails_is_ended_and_restarted_by_its_po
     assert last["message"] == "its liveness probe failed: exit code 7: too hot"
 
 
-async def test_what_ignores_sigterm_after_a_failed_liveness_is_killed(node: AgentRig) -> None:
-    live = probe("exit 1", terminationGracePeriodSeconds=0.2)
-    node.run(container("trap '' TERM; while :; do sleep 0.05; done", livenessProbe=live))
+async def test_what_ignores_sigterm_after_a_failed_liveness_is_killed(node: AgentRig, tmp_path: Path) -> None:
+    live = probe(f"test ! -e {tmp_path}/ignores", terminationGracePeriodSeconds=0.2)
+    node.run(container(f"trap '' TERM; touch {tmp_path}/ignores; while :; do sleep 0.05; done", livenessProbe=live))
     assert end(await node.phase("Failed"))["exitCode"] == 137
 
 
