@@ -252,10 +252,10 @@ async def wait_for(event: asyncio.Event) -> None:
 
 async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: AgentRig, tmp_path: Path) -> None:
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo hook >> {tmp_path}/order"]}}}
-    trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; while :; do sleep 0.02; done"
+    trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; echo up; while :; do sleep 0.02; done"
     node.run(container(trap, lifecycle=hook))
     await node.phase("Running")
-    await asyncio.sleep(0.1)
+    await settle(lambda: node.log().strip())
     node.delete(grace=10)
     await node.gone()
     assert (tmp_path / "order").read_text().split() == ["hook", "term"]
@@ -263,10 +263,10 @@ async def test_pre_stop_runs_before_sigterm_and_within_the_grace_period(node: Ag
 
 async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: AgentRig, tmp_path: Path) -> None:
     hook = {"preStop": {"exec": {"command": ["sleep", "60"]}}}
-    trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; while :; do sleep 0.02; done"
+    trap = f"trap 'echo term >> {tmp_path}/order; exit 0' TERM; echo up; while :; do sleep 0.02; done"
     node.run(container(trap, lifecycle=hook))
     await node.phase("Running")
-    await asyncio.sleep(0.1)
+    await settle(lambda: node.log().strip())
     node.delete(grace=1)
     await node.gone()
     assert (tmp_path / "order").read_text().split() == ["term"]
@@ -274,7 +274,7 @@ async def test_a_pre_stop_that_takes_too_long_is_cut_off(node: AgentRig, tmp_pat
 
 async def test_a_pod_past_its_deadline_has_failed(node: AgentRig) -> None:
     script = "trap 'sleep 0.2; exit 7' TERM; while :; do sleep 0.02; done"
-    node.run(container(script), activeDeadlineSeconds=0.2, terminationGracePeriodSeconds=5)
+    node.run(container(script), activeDeadlineSeconds=2, terminationGracePeriodSeconds=5)
     await node.phase("Running")
     status = await node.phase("Failed")
     assert status["reason"] == "DeadlineExceeded"
