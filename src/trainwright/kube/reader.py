@@ -42,7 +42,7 @@ from trainwright.kube.codec import (
     with_query,
 )
 from trainwright.kube.config import Access
-from trainwright.kube.unix_connection import Answer, Connection, UnixConnection
+from trainwright.kube.unix_connection import BlockingConnection, HttpAnswer, UnixConnection
 from trainwright.kube.unreachable import no_answer, no_engine, what_happened, what_to_try
 from trainwright.runtime.ports import Resource, Selection, WallClock
 
@@ -90,7 +90,7 @@ class Reader:
         self._auth = self._credentials.current()
         self._headers = user_headers(access.user)
         self._context: tuple[AuthHeaders, SSLContext] | None = None
-        self._idle: list[tuple[AuthHeaders, Connection]] = []
+        self._idle: list[tuple[AuthHeaders, BlockingConnection]] = []
         self._lock, self._slots = Lock(), BoundedSemaphore(self._policy.max_concurrent)
         #: Not `_lock`: an exec plug-in can run for long, and `close` must not wait for it.
         self._refresh_lock = Lock()
@@ -177,7 +177,7 @@ class Reader:
         may_repeat = code >= 500 and (request.idempotent or not request.is_write)
         return error, may_repeat or isinstance(error, TooManyRequestsError)
 
-    def _connection(self, auth: AuthHeaders, *, new: bool = False) -> Connection:
+    def _connection(self, auth: AuthHeaders, *, new: bool = False) -> BlockingConnection:
         """An idle connection that was used only with these credentials, or a new one. Closes other idle connections."""
         with self._lock:
             while self._idle and not new:
@@ -198,7 +198,7 @@ class Reader:
             )
 
     def _exchange(
-        self, connection: Connection, request: Request, auth: AuthHeaders, end: float
+        self, connection: BlockingConnection, request: Request, auth: AuthHeaders, end: float
     ) -> tuple[int, str, bytes]:
         """Send the request. Return the HTTP code, the Retry-After header and the body, all of it before `end`."""
         sock = connection.sock
@@ -208,7 +208,7 @@ class Reader:
             data = b"".join(answer.parts(lambda: sock.settimeout(_left(end))))
             return answer.status, answer.retry_after, data
 
-    def _ask(self, connection: Connection, request: Request, auth: AuthHeaders) -> Answer:
+    def _ask(self, connection: BlockingConnection, request: Request, auth: AuthHeaders) -> HttpAnswer:
         body = request.body
         length = {} if body is None else {"Content-Length": str(len(body))}
         headers = (*self._headers, *auth.headers.items(), *request.headers.items(), *length.items())
@@ -239,7 +239,7 @@ class Reader:
             answer.close()
             connection.close()
 
-    def _open(self, request: Request, auth: AuthHeaders) -> tuple[Connection, Answer] | ApiError:
+    def _open(self, request: Request, auth: AuthHeaders) -> tuple[BlockingConnection, HttpAnswer] | ApiError:
         """Send the request on a new connection and wait for the head of the answer, or return the error."""
         seconds, connection = self._policy.timeout, self._connection(auth, new=True)
         connected = False

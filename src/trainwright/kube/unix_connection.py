@@ -23,7 +23,7 @@ class BrokenAnswerError(OSError):
     """The answer is not HTTP, or it ends too early."""
 
 
-class Answer(Protocol):
+class HttpAnswer(Protocol):
     """An answer whose head has arrived."""
 
     status: int
@@ -38,7 +38,7 @@ class Answer(Protocol):
         ...
 
 
-class Connection(Protocol):
+class BlockingConnection(Protocol):
     """A connection that a `Reader` uses."""
 
     #: None: the connection is closed, or not open yet.
@@ -48,7 +48,7 @@ class Connection(Protocol):
         """Connect. Raises OSError."""
         ...
 
-    def ask(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> Answer:
+    def ask(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> HttpAnswer:
         """Send a request and wait for the head of its answer. Raises OSError."""
         ...
 
