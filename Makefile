@@ -62,6 +62,8 @@ deploy: $(VENV)/.run  ## Regenerate deploy/: the output of crds and manifests, a
 	cp examples/tfjob/*.yaml deploy/examples/tfjob/
 	cp examples/aitrainingjob/*.yaml deploy/examples/aitrainingjob/
 	cp examples/paddlejob/*.yaml deploy/examples/paddlejob/
+	cp examples/jaxjob/*.yaml deploy/examples/jaxjob/
+	cp examples/xgboostjob/*.yaml deploy/examples/xgboostjob/
 
 soak: $(VENV)/.dev  ## Kill the background engine, its agents and supervisors 500 times while jobs run: see docs/testing.md
 	PYTHONPATH=tests $(BIN)/python tests/e2e/e2e_soak.py $(SOAK)

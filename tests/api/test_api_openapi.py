@@ -121,9 +121,18 @@ def test_explain_finds_the_schema_of_a_kind(served: ServedResource) -> None:
             "kubeflow.org",
             "v1",
             {
-                "/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs": ["get", "post"],
-                "/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs/{name}": ["get", "put", "patch", "delete"],
-                "/apis/kubeflow.org/v1/tfjobs": ["get"],
+                path: operations
+                for plural in ("tfjobs", "xgboostjobs", "jaxjobs")
+                for path, operations in {
+                    f"/apis/kubeflow.org/v1/namespaces/{{namespace}}/{plural}": ["get", "post"],
+                    f"/apis/kubeflow.org/v1/namespaces/{{namespace}}/{plural}/{{name}}": [
+                        "get",
+                        "put",
+                        "patch",
+                        "delete",
+                    ],
+                    f"/apis/kubeflow.org/v1/{plural}": ["get"],
+                }.items()
             },
         ),
         (

@@ -46,8 +46,8 @@ def applied(plane: ControlPlane, nodes: object, operator: Operator) -> Iterator[
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -> None:
     jobs, name, phase = Jobs(applied, _place(path)), path.stem, OTHERS.get(str(path), "Succeeded")
-    if path.parent.name == "tfjob":
-        _train(jobs, name, phase)
+    if path.parent.name in ("tfjob", "jaxjob", "xgboostjob"):
+        _train(jobs, path, phase)
         return
     if path.parent.name == "aitrainingjob":
         _fit(jobs, name, {"Succeeded": "Succeed"}.get(phase, phase))
@@ -67,13 +67,15 @@ def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -
     ] == []
 
 
-def _train(jobs: Jobs, name: str, last: str) -> None:
+def _train(jobs: Jobs, path: Path, last: str) -> None:
     """Pods of fake nodes only ever succeed, so that every condition comes in its turn."""
-    jobs.kubectl("wait", f"--for=condition={last}", f"tfjob/{name}", "--timeout=100s")
+    *_, job = yaml.safe_load_all((EXAMPLES / path).read_text(encoding="utf-8"))
+    kind, name = path.parent.name, job["metadata"]["name"]
+    jobs.kubectl("wait", f"--for=condition={last}", f"{kind}/{name}", "--timeout=100s")
 
-    assert jobs.kubectl("get", "tfjobs", "-o", "name").split() == [f"tfjob.kubeflow.org/{name}"]
-    assert jobs.kubectl("get", "tfjob", name).splitlines()[1].split()[1] == last
-    warnings = ("get", "events", "--field-selector", "type=Warning,involvedObject.kind=TFJob", "-o", "name")
+    assert jobs.kubectl("get", f"{kind}s", "-o", "name").split() == [f"{kind}.kubeflow.org/{name}"]
+    assert jobs.kubectl("get", kind, name).splitlines()[1].split()[1] == last
+    warnings = ("get", "events", "--field-selector", f"type=Warning,involvedObject.kind={job['kind']}", "-o", "name")
     if last != "Created":  # a job whose pods have no place is told why, sooner or later
         assert jobs.kubectl(*warnings) == ""
 

@@ -117,9 +117,9 @@ def test_versions_differ_in_what_they_stamp_and_in_nothing_else() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
 def test_every_version_of_a_kind_reports_in_the_shared_ledger_and_shows_where_its_job_is(kind: Kind) -> None:
     first = {
-        "TFJob": ("State", ".status.conditions[-1:].type"),
-        "PaddleJob": ("Status", ".status.phase"),
-    }.get(kind.name, ("Phase", ".status.phase"))
+        "kubeflow.org": ("State", ".status.conditions[-1:].type"),
+        "batch.paddlepaddle.org": ("Status", ".status.phase"),
+    }.get(kind.group, ("Phase", ".status.phase"))
     for version in crd(kind)["spec"]["versions"]:
         status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
 

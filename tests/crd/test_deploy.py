@@ -41,7 +41,7 @@ def test_the_base_has_both_and_nothing_else() -> None:
 def test_the_examples_are_the_examples() -> None:
     examples, copies = ROOT / "examples", DEPLOY / "examples"
     wanted = {path.name: path for path in (examples / "quickstart.yaml", *(examples / "genericjob").glob("*.yaml"))}
-    for kind in ("tfjob", "aitrainingjob", "paddlejob"):
+    for kind in ("tfjob", "aitrainingjob", "paddlejob", "jaxjob", "xgboostjob"):
         wanted |= {f"{kind}/{path.name}": path for path in (examples / kind).glob("*.yaml")}
 
     found = {str(path.relative_to(copies)): path.read_bytes() for path in _files(copies)}

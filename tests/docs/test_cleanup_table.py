@@ -12,13 +12,21 @@ from trainwright.kinds.registry import KINDS
 from trainwright.model.job import CleanPods, CleanUp
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
-#: A TFJob wants its container to have this name; the others do not mind.
-POD = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
+
+
+def pod(container: str) -> dict[str, Any]:
+    """A template; kinds of Kubeflow v1 want their container to have a certain name, the others do not mind."""
+    return {"spec": {"containers": [{"name": container, "image": "x"}]}}
+
+
+POD = pod("tensorflow")
 #: A spec of each kind, and where its policy is.
 SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "GenericJob": ({"replicaSpecs": [{"type": "worker", "replicas": 1, "template": POD}]}, "cleanUpPolicy"),
     "TFJob": ({"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": POD}}}, "cleanPodPolicy"),
     "PaddleJob": ({"worker": {"replicas": 1, "template": POD}}, "cleanPodPolicy"),
+    "XGBoostJob": ({"xgbReplicaSpecs": {"Master": {"replicas": 1, "template": pod("xgboost")}}}, "cleanPodPolicy"),
+    "JAXJob": ({"jaxReplicaSpecs": {"Worker": {"replicas": 1, "template": pod("jax")}}}, "cleanPodPolicy"),
     "AITrainingJob": ({"replicaSpecs": {"trainer": {"replicas": 1, "template": POD}}}, "cleanPodPolicy"),
 }
 #: What is left after an end: of the pods that have ended, and of those that run.
@@ -61,7 +69,10 @@ def cleans(kind: str, word: str | None) -> CleanUp:
     spec, field = SPECS[kind]
     (one,) = (one for one in KINDS if one.name == kind)
     body = {"apiVersion": f"{one.group}/{one.version}", "kind": kind, "metadata": {"name": "j", "namespace": "n"}}
-    job = load(one, body | {"spec": spec | ({} if word is None else {field: word})}).job
+    given = {} if word is None else {field: word}
+    # Only TFJob also accepts the policy directly under `spec`.
+    in_run_policy = one.group == "kubeflow.org" and kind != "TFJob"
+    job = load(one, body | {"spec": spec | ({"runPolicy": given} if in_run_policy else given)}).job
     assert not job.invalid
     return job.lifecycle.clean
 

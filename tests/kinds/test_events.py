@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainwright.kinds.base import Kind
+from trainwright.kinds.kubeflow.wire import KubeflowStatus
 from trainwright.kinds.registry import KINDS
 from trainwright.model.cause import Cause, CauseKind
 from trainwright.model.event import (
@@ -47,6 +48,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         {
             "": ("Running", "job is running."),
             "tfjob": ("TFJobRunning", "TFJob default/job is running."),
+            "xgboostjob": ("XGBoostJobRunning", "XGBoostJob job is running."),
             "aitrainingjob": ("TrainingJobRunning", "all pods are running"),
         },
     ),
@@ -226,6 +228,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         {
             "": ("Succeeded", "too bad"),
             "tfjob": ("TFJobSucceeded", "TFJob default/job successfully completed."),
+            "xgboostjob": ("XGBoostJobSucceeded", "XGBoostJob job is successfully completed."),
             "paddlejob": ("Completed", "PaddleJob job is completed: too bad."),
             "aitrainingjob": ("TrainingJobSucceed", "job job completed"),
         },
@@ -236,6 +239,8 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         {
             "": ("Failed", "too bad; job-worker-0: container main exited with code 1"),
             "tfjob": ("TFJobFailed", "TFJob default/job has failed because 1 worker replica(s) failed."),
+            "jaxjob": ("JAXJobFailed", "JAXJob job is failed because 1 worker replica(s) failed."),
+            "xgboostjob": ("XGBoostJobFailed", "XGBoostJob job is failed because 1 worker replica(s) failed."),
             "paddlejob": ("Failed", "PaddleJob job has failed: job-worker-0: container main exited with code 1"),
             "aitrainingjob": (
                 "TrainingJobFailed",
@@ -320,6 +325,7 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         False,
         {
             "": ("SuccessfulDeleteJob", "Deleted job: job"),
+            "jaxjob": ("SuccessfulDeletePod", "Deleted job: job"),
         },
     ),
     "no gang scheduler": (
@@ -350,16 +356,29 @@ def ledger_after(event: JobEvent) -> Ledger:
     return AFTER if event == Restarting(FAILURE) else BEFORE
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
+def source_of(kind: Kind) -> str:
+    """The component that the events of a kind name."""
+    return f"{kind.singular}-controller" if kind.status is KubeflowStatus else SOURCES.get(kind.id, "")
+
+
+def words_of(kind: Kind, words: dict[str, tuple[str, str] | None]) -> tuple[str, str] | None:
+    """The reason and text of a kind. The other kinds of Kubeflow v1 have those of TFJob, with their own name."""
+    if kind.id in words or kind.status is not KubeflowStatus:
+        return words.get(kind.id, words[""])
+    told = words.get("tfjob", words[""])
+    return None if told is None else (told[0].replace("TFJob", kind.name), told[1].replace("TFJob", kind.name))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id)
 @pytest.mark.parametrize(("event", "warning", "words"), CASES.values(), ids=CASES)
 def test_each_kind_has_its_own_words(
     event: JobEvent, warning: bool, words: dict[str, tuple[str, str] | None], kind: Kind
 ) -> None:
-    expected = words.get(kind.singular, words[""])
+    expected = words_of(kind, words)
 
     emit = kind.event(job(role(), ledger=BEFORE), Status(ledger_after(event), ()), event)
 
-    assert (emit.warning, emit.source) == (warning, SOURCES.get(kind.singular, ""))
+    assert (emit.warning, emit.source) == (warning, source_of(kind))
     assert expected is None or (emit.reason or str(emit.event_reason), emit.message) == expected
 
 

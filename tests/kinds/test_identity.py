@@ -16,6 +16,8 @@ IDS = {
     "TFJob.kubeflow.org": "tfjob",
     "PaddleJob.batch.paddlepaddle.org": "paddlejob",
     "AITrainingJob.elasticdeeplearning.ai": "aitrainingjob",
+    "XGBoostJob.kubeflow.org": "xgboostjob",
+    "JAXJob.kubeflow.org": "jaxjob",
 }
 #: A kind with the name of another kind, in another group.
 SECOND = replace(PADDLEJOB, group="kubeflow.org", shares_name=True)

@@ -104,10 +104,10 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 @pytest.mark.parametrize(
     ("word", "namespace", "expected", "kinds"),
     [
-        ("demo", "", "lab/demo", 4),
-        ("demo", "other", "other/demo", 4),
-        ("red/demo", "", "red/demo", 4),
-        ("red/demo", "red", "red/demo", 4),
+        ("demo", "", "lab/demo", 6),
+        ("demo", "other", "other/demo", 6),
+        ("red/demo", "", "red/demo", 6),
+        ("red/demo", "red", "red/demo", 6),
         ("gj/demo", "", "lab/demo", 1),
         ("TFJob/demo", "other", "other/demo", 1),
         ("tfjobs.kubeflow.org/demo", "", "lab/demo", 1),
@@ -396,11 +396,15 @@ async def test_a_node_that_does_not_answer_does_not_hold_up_the_answer(
     assert found.log.problem == "node east did not answer within 0.1 s"
 
 
+#: A bare name may mean a job of any kind.
+PLURALS = {"genericjobs", "tfjobs", "paddlejobs", "aitrainingjobs", "xgboostjobs", "jaxjobs"}
+
+
 @pytest.mark.parametrize(
     ("wanted", "asked"),
     [
-        (Wanted.JOB, {"genericjobs", "tfjobs", "paddlejobs", "aitrainingjobs"}),
-        (Wanted.EVENTS, {"genericjobs", "tfjobs", "paddlejobs", "aitrainingjobs", "events"}),
+        (Wanted.JOB, PLURALS),
+        (Wanted.EVENTS, PLURALS | {"events"}),
     ],
 )
 async def test_only_what_is_wanted_is_asked_for(place: Place, wanted: Wanted, asked: set[str]) -> None:

@@ -50,7 +50,7 @@ def found(**held: Any) -> list[ControllerSign]:
 @pytest.mark.parametrize(
     ("one", "kinds"),
     [
-        (deployment("training-operator"), ("TFJob",)),
+        (deployment("training-operator"), ("TFJob", "XGBoostJob", "JAXJob")),
         (deployment("a", "registry.example/kubeflow/tf-operator:v1"), ("TFJob",)),
         (deployment("a", command=["/usr/bin/Trainingjob-Operator"]), ("AITrainingJob",)),
         (deployment("a", "registry.example/paddleflow/paddle-operator:v0.4"), ("PaddleJob",)),
@@ -101,13 +101,12 @@ def test_our_own_are_told_apart() -> None:
 )
 def test_who_may_write_a_status_is_a_controller(rule: Body, told: bool, of: str, by: str) -> None:
     held = {"roles": [role(of, **rule)], "bindings": [binding(by, of)]}
+    kinds = ("TFJob", "XGBoostJob", "JAXJob") if rule.get("resources") == ["*"] else ("TFJob",)
     loose = found(**held)
     at_work = found(**held, deployments=[deployment("odd", account="robot"), deployment("web")])
 
-    assert [(one.object, one.kinds, one.active) for one in loose] == [
-        ("ServiceAccount ml/robot", ("TFJob",), False)
-    ] * told
-    assert [(one.object, one.kinds, one.active) for one in at_work] == [("Deployment ml/odd", ("TFJob",), True)] * told
+    assert [(one.object, one.kinds, one.active) for one in loose] == [("ServiceAccount ml/robot", kinds, False)] * told
+    assert [(one.object, one.kinds, one.active) for one in at_work] == [("Deployment ml/odd", kinds, True)] * told
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])

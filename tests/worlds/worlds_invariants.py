@@ -6,6 +6,7 @@ from datetime import timedelta
 import msgspec
 import worlds_aitrainingjob
 from hypothesis.stateful import RuleBasedStateMachine, invariant
+from msgspec import UNSET
 from msgspec.structs import replace
 from worlds_witness import Witness, WitnessedWorld, check_counts
 
@@ -13,10 +14,10 @@ from trainwright.cli.record import PodCount, count_restarts
 from trainwright.core import attempts
 from trainwright.core.classify import awaits_restart
 from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
+from trainwright.kinds.kubeflow.wire import KubeflowStatus
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.paddlejob.wire import PaddleJobStatus, RoleStatus
-from trainwright.kinds.tfjob import TFJOB
-from trainwright.kinds.tfjob.wire import TFJobStatus
+from trainwright.kinds.registry import KINDS
 from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod, Service
 from trainwright.model.job import (
@@ -33,6 +34,9 @@ from trainwright.model.units import parse_indexes, parse_row
 from trainwright.testing import factories
 from trainwright.testing.apiserver import Child
 
+#: The kinds of Kubeflow v1, by id.
+KUBEFLOW = {kind.id: kind for kind in KINDS if issubclass(kind.status, KubeflowStatus)}
+
 
 class WorldInvariants(RuleBasedStateMachine):
     """One world, one pass of its operator, and what must hold after each step and at the end."""
@@ -45,7 +49,7 @@ class WorldInvariants(RuleBasedStateMachine):
         """Begin with this job; `defers`: the operator delays writes that are not urgent."""
         self.world = self.world_type(chosen, nodes=nodes, defers=defers)
         self.witness = Witness(self.world)
-        self.said = TFJobStatus()
+        self.said: KubeflowStatus | None = None
         self.story = worlds_aitrainingjob.Story()
         self.outcome = None
         self.phase = Phase.NEW
@@ -82,8 +86,8 @@ class WorldInvariants(RuleBasedStateMachine):
         self.witness.check_decision(before.ledger, plan.status.ledger)
         if up_to_date:
             self.witness.check_status(plan, truth)
-        if before.kind == TFJOB.singular and dies_after is None:
-            self.render_tfjob(before, plan)
+        if before.kind in KUBEFLOW and dies_after is None:
+            self.render_kubeflow(before, plan)
         if before.kind == PADDLEJOB.singular:
             self.render_paddlejob(before, plan)
         if before.kind == worlds_aitrainingjob.KIND and dies_after is None:
@@ -116,10 +120,12 @@ class WorldInvariants(RuleBasedStateMachine):
             if pod is not None and delete.uid in wanted and pod.metadata.deletion_timestamp is None:
                 assert awaits_restart(pod), "a pod that its policy keeps was removed"
 
-    def render_tfjob(self, seen: Job, plan: Plan) -> None:
-        """A TFJob says where it is, by the last of its conditions that holds; each is there once, an end is final."""
-        body = TFJOB.render(self.said, seen, plan.status, self.world.clock)
-        new = msgspec.json.decode(msgspec.json.encode(body), type=TFJobStatus)
+    def render_kubeflow(self, seen: Job, plan: Plan) -> None:
+        """A job of Kubeflow v1 says where it is, by the last of its conditions that holds; each is there once, an end
+        is final."""
+        kind = KUBEFLOW[seen.kind]
+        body = kind.render(self.said, seen, plan.status, self.world.clock)
+        new: KubeflowStatus = msgspec.json.decode(msgspec.json.encode(body), type=kind.status)
         assert new.trainwright == plan.status.ledger
         counts = new.replica_statuses or {}
         check_counts(plan.status, {name: (one.active, one.succeeded) for name, one in counts.items()})
@@ -127,7 +133,8 @@ class WorldInvariants(RuleBasedStateMachine):
         assert len({one.type for one in new.conditions or ()}) == len(new.conditions or ())
         assert not {"Running", "Restarting"} <= set(holding)
         outcome = plan.status.ledger.outcome
-        # No field of a TFJob requests an end, so its conditions have no words for one.
+        assert (new.completion_time is not UNSET) == (outcome is not None)
+        # No field of such a job requests an end, so its conditions have no words for one.
         requested = outcome is not None and outcome.reason is Reason.EXTERNAL
         if outcome is not None and not requested:
             assert holding[-1] == outcome.result

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random jobs for the random worlds: of the internal model, and TFJobs and PaddleJobs through their real kinds."""
+"""Random jobs for the random worlds: of the internal model, and jobs of Kubeflow v1 and PaddleJobs by their kinds."""
 
 from typing import Any
 
 from hypothesis import strategies as st
 
-from trainwright.kinds.base import load
+from trainwright.kinds.base import Kind, load
+from trainwright.kinds.jaxjob import JAXJOB
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.tfjob import TFJOB
+from trainwright.kinds.xgboostjob import XGBOOSTJOB
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import (
     CleanPods,
@@ -93,19 +95,24 @@ def roles() -> st.SearchStrategy[tuple[Role, ...]]:
     return st.tuples(worker) | st.tuples(worker, server)
 
 
-TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "tensorflow"}]}}
 POLICIES = ["Never", "OnFailure", "Always", "ExitCode"]
 
 
-def tfjobs() -> st.SearchStrategy[Job]:
-    """TFJobs, through their real kind."""
-    replica = st.fixed_dictionaries(
-        {"replicas": st.integers(0, 3), "restartPolicy": st.sampled_from(POLICIES), "template": st.just(TEMPLATE)}
+def replica_specs(container: str, least: int, most: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Replica specs of Kubeflow v1."""
+    template = {"spec": {"containers": [{"name": container, "image": container}]}}
+    return st.fixed_dictionaries(
+        {
+            "replicas": st.integers(least, most),
+            "restartPolicy": st.sampled_from(POLICIES),
+            "template": st.just(template),
+        }
     )
-    worker = st.fixed_dictionaries(
-        {"replicas": st.integers(1, 4), "restartPolicy": st.sampled_from(POLICIES), "template": st.just(TEMPLATE)}
-    )
-    policy = st.fixed_dictionaries(
+
+
+def run_policies() -> st.SearchStrategy[dict[str, Any]]:
+    """Run policies of Kubeflow v1."""
+    return st.fixed_dictionaries(
         # A budget there is, as above.
         {"backoffLimit": st.integers(0, 5)},
         optional={
@@ -115,12 +122,17 @@ def tfjobs() -> st.SearchStrategy[Job]:
             "suspend": mostly(False, st.just(True)),
         },
     )
+
+
+def tfjobs() -> st.SearchStrategy[Job]:
+    """TFJobs, through their real kind."""
+    replica, worker = replica_specs("tensorflow", 0, 3), replica_specs("tensorflow", 1, 4)
     spec = st.fixed_dictionaries(
         {
             "tfReplicaSpecs": st.fixed_dictionaries(
                 {"Worker": worker}, optional={"PS": replica, "Evaluator": replica, "Chief": replica}
             ),
-            "runPolicy": policy,
+            "runPolicy": run_policies(),
         },
         optional={"successPolicy": st.sampled_from(["", "AllWorkers"]), "enableDynamicWorker": st.booleans()},
     )
@@ -128,8 +140,32 @@ def tfjobs() -> st.SearchStrategy[Job]:
 
 
 def _tfjob(spec: dict[str, Any], version: str) -> Job:
+    return _kubeflow(TFJOB, spec, version)
+
+
+def jaxjobs() -> st.SearchStrategy[Job]:
+    """JAXJobs, through their real kind."""
+    specs = st.fixed_dictionaries({"Worker": replica_specs("jax", 1, 4)})
+    spec = st.fixed_dictionaries({"jaxReplicaSpecs": specs, "runPolicy": run_policies()})
+    return spec.map(lambda spec: _kubeflow(JAXJOB, spec))
+
+
+def xgboostjobs() -> st.SearchStrategy[Job]:
+    """XGBoostJobs, through their real kind."""
+    master, worker = replica_specs("xgboost", 1, 1), replica_specs("xgboost", 0, 3)
+    specs = st.fixed_dictionaries({"Master": master}, optional={"Worker": worker})
+    spec = st.fixed_dictionaries({"xgbReplicaSpecs": specs, "runPolicy": run_policies()})
+    return spec.map(lambda spec: _kubeflow(XGBOOSTJOB, spec))
+
+
+#: Jobs of the other kinds of Kubeflow v1.
+kubeflow = st.deferred(lambda: jaxjobs() | xgboostjobs())
+
+
+def _kubeflow(kind: Kind, spec: dict[str, Any], version: str = "v1") -> Job:
     meta = {"name": "job", "namespace": "default", "uid": factories.UID}
-    loaded = load(TFJOB, {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": meta, "spec": spec})
+    document = {"apiVersion": f"{kind.group}/{version}", "kind": kind.name, "metadata": meta, "spec": spec}
+    loaded = load(kind, document)
     assert loaded.errors == ()
     return loaded.job
 

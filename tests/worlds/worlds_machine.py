@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from msgspec.structs import replace
 from worlds_invariants import WorldInvariants
-from worlds_jobs import lifecycles, mostly, paddlejobs, roles, rules, tfjobs
+from worlds_jobs import kubeflow, lifecycles, mostly, paddlejobs, roles, rules, tfjobs
 
 from trainwright.core.classify import awaits_restart
 from trainwright.model.child import Service
@@ -51,7 +51,7 @@ class WorldMachine(WorldInvariants):
         nodes=mostly(("node-1", "node-2"), st.just(())),
         ending=mostly(False, st.just(True)),
         defers=st.booleans(),
-        of_kind=st.none() | st.none() | tfjobs() | paddlejobs() | worlds_aitrainingjob.jobs(),
+        of_kind=st.none() | st.none() | tfjobs() | kubeflow | paddlejobs() | worlds_aitrainingjob.jobs(),
     )
     def begin(
         self,

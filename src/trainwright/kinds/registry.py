@@ -4,10 +4,12 @@
 from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import Kind
 from trainwright.kinds.genericjob import GENERICJOB
+from trainwright.kinds.jaxjob import JAXJOB
 from trainwright.kinds.paddlejob import PADDLEJOB
 from trainwright.kinds.tfjob import TFJOB
+from trainwright.kinds.xgboostjob import XGBOOSTJOB
 
-KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, PADDLEJOB, AITRAININGJOB)
+KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, PADDLEJOB, AITRAININGJOB, XGBOOSTJOB, JAXJOB)
 
 
 def find(api_version: str, name: str) -> Kind | None:

@@ -207,7 +207,8 @@ def suspend(_document: Body, on: bool) -> Body:
 def scale(framework: Framework, document: Body, role: str, replicas: int) -> Body | Problem:
     """The merge patch that sets the replicas of a type, under the key that the document uses for the type."""
     specs, wanted = document["spec"][framework.field], framework.types.canonical(role)
-    key = next((one for one in specs if wanted is not None and framework.types.canonical(one) == wanted), None)
+    same = (one for one in specs if one.lower() == role.lower() or framework.types.canonical(one) == (wanted or ""))
+    key = next(same, None)
     if key is None:
         return unknown_role(framework.path, role, specs)
     problem = unusable_count(f"{under(framework.path, key)}.replicas", replicas)

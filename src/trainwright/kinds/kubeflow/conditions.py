@@ -125,7 +125,7 @@ def _end(conditions: _ConditionList, outcome: Outcome, job: Job, status: Status)
     if outcome.reason is Reason.EXTERNAL:
         return  # the other controller that ended the job has written its conditions
     framework, invalid = conditions.framework, outcome.reason is Reason.INVALID
-    if framework.runs_before_end and outcome.reason is Reason.RULE:
+    if framework.runs_before_end and outcome.reason is Reason.RULE and not conditions.holds("Succeeded"):
         conditions.put("Running", _text(framework, job, "Running"))
     if outcome.result is Result.SUCCEEDED:
         conditions.put("Succeeded", _text(framework, job, "Succeeded"))

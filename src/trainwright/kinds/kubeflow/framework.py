@@ -107,6 +107,20 @@ class Framework(Struct, frozen=True, kw_only=True):
         return self.texts if leads or other is None else other
 
 
+def leader_texts(name: str) -> Texts:
+    """The texts of a kind that a leader decides."""
+    return Texts(
+        f"{name} {{0.name}} is running.",
+        f"{name} {{0.name}} is successfully completed.",
+        f"{name} {{0.name}} is failed because {{1}} {{2}} replica(s) failed.",
+    )
+
+
+def worker_texts(name: str) -> Texts:
+    """The texts of a kind that the workers decide. The original controllers write the namespace only here."""
+    return Texts(f"{name} {{0}} is running.", f"{name} {{0}} successfully completed.", leader_texts(name).failed)
+
+
 def plain_variables(values: Mapping[str, object]) -> list[Body]:
     """Entries for `env` with these values, in this order."""
     return [{"name": name, "value": str(value)} for name, value in values.items()]

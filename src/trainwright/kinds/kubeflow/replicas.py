@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replica types of a kind of Kubeflow v1, and the container that trains."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
 from trainwright.kinds.kubeflow.wire import KubeflowSpec, ReplicaSpec
 from trainwright.model.job import Body, Role
+from trainwright.model.problem import Problem
 
 MASTER, WORKER = "Master", "Worker"
 
@@ -64,3 +65,9 @@ class MainContainer(Struct, frozen=True):
         if any(port.get("name") == self.port_name for port in ports):
             return container
         return container | {"ports": [*ports, {"name": self.port_name, "containerPort": self.port}]}
+
+
+def one_master(name: str, one: ReplicaSpec, path: str) -> Iterator[Problem]:
+    """Check that there is one master, in kinds in which the original webhook requires it."""
+    if name == MASTER and one.replicas != 1:
+        yield Problem(f"{path}.replicas", f"must be 1, found {one.replicas}")
