@@ -50,8 +50,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     restart_policy: str = "Never"
     #: Whether worker 0 has the label of the leader in a job without a leader.
     marks_worker: bool = True
-    #: Whether `replicaStatuses` contains the label selector of the pods, which the scale subresource needs.
-    has_selector: bool = False
+    #: Whether the kind has a scale subresource, for its workers. Its status then has the label selector of the pods.
+    has_scale: bool = False
     #: The original controller sets Running also immediately before it sets Succeeded or Failed.
     runs_before_end: bool = False
     #: The reason of the event for a job whose time to live is over.

@@ -46,7 +46,7 @@ PYTORCH = Framework(
         ),  # PET_RDZV_* and others are often the user's own: only some jobs have ours
     ),
     restart_policy="OnFailure",
-    has_selector=True,
+    has_scale=True,
     removed_reason="SuccessfulDeletePod",
     default=default,
     success=policies.success,
