@@ -22,6 +22,7 @@ from cluster_client import until
 from cluster_gangs import Groups, install
 from cluster_install import trainwright
 from cluster_jobs import Jobs
+from cluster_kubeflow import SHAPES, KubeflowJobs, kubeflow_job
 from cluster_nodes import fake_nodes
 from cluster_paddlejobs import PaddleJobs, paddlejob
 from cluster_paddlejobs import role as part
@@ -232,6 +233,14 @@ def train(plane: ControlPlane, namespace: str, api: str) -> None:
     until(lambda: not jobs.find(f"last-{name}"), "it is removed once it has ended")
 
 
+def train_others(plane: ControlPlane, namespace: str) -> None:
+    """A job of each other kind of Kubeflow v1, to its end, which it does not outlive."""
+    for kind in SHAPES:
+        jobs = KubeflowJobs(plane, namespace, kind)
+        jobs.make(kubeflow_job(kind, "last", {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
+        until(partial(jobs.is_gone, "last"), f"the {kind} is removed once it has ended")
+
+
 def paddle(plane: ControlPlane, namespace: str) -> None:
     """Whatever a PaddleJob does with its ConfigMap, and with a finalizer that nobody answers for."""
     jobs = PaddleJobs(plane, namespace)
@@ -285,6 +294,7 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
         with ended_well(strict, tmp_path, home, *words):
             Life(strict, "there").lead()
             train(strict, "there", VOLCANO_API)
+            train_others(strict, "there")
             paddle(strict, "there")
             fit(strict, "there")
         with ended_well(strict, tmp_path, home, *words, "--gang-scheduler-name=together"):

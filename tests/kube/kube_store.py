@@ -7,7 +7,7 @@ Pods run for a moment and end well. `server.before` sees every request first, an
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from aiohttp import web
 
 from trainwright.crd.schema import crds
 from trainwright.errors import AlreadyExistsError, ApiError, NotFoundError
+from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
@@ -48,8 +49,21 @@ class StoreServer:
         self.address = ""
         #: Whether pods run for a moment and end well; otherwise they stay as the test makes them.
         self.pods_run = True
-        self._definitions = {body["metadata"]["name"]: body for body in crds(KINDS)}
+        #: The installed CRDs by name.
+        self._definitions: dict[str, Any] = {}
+        self.install(KINDS)
         self._cluster = LocalCluster(self.store)
+
+    def install(self, kinds: Iterable[Kind]) -> list[Any]:
+        """Install the CRDs of these kinds, and return them. The server serves the kinds at once."""
+        established = {"conditions": [{"type": "Established", "status": "True"}]}
+        bodies = [{**body, "status": established} for body in crds(tuple(kinds))]
+        self._definitions |= {body["metadata"]["name"]: body for body in bodies}
+        return bodies
+
+    def uninstall(self, kind: Kind) -> Any:
+        """Remove the CRD of a kind, and return it."""
+        return self._definitions.pop(f"{kind.plural}.{kind.group}")
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path}")
@@ -65,6 +79,8 @@ class StoreServer:
         match = _PATH.fullmatch(request.path)
         assert match, request.path
         if match["plural"] == "customresourcedefinitions":
+            if match["name"] not in self._definitions:
+                raise NotFoundError(f'customresourcedefinitions "{match["name"]}" not found')
             return web.json_response(self._definitions[match["name"]])
         resource = _RESOURCES.get((match["group"] or "", match["plural"]))
         if resource is None:

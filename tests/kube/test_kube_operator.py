@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from kube_store import StoreServer, api, status
 
 from closed_crds import close_status, ledger_of, status_of
 from patience import PATIENCE
+from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.health import HealthAddresses
 from trainwright.kube.operator import OperatorOptions, _Operator, operate
@@ -327,16 +328,17 @@ def answers(method: str, part: str, code: int, reason: str, message: str) -> Cal
     return lambda server: setattr(server, "before", before)
 
 
-def closed(server: StoreServer) -> list[Body]:
-    """Describe the status in all definitions field by field; return their versions."""
-    for kind in KINDS:
-        close_status(kind, server._definitions[f"{kind.plural}.{kind.group}"])
-    return [version for body in server._definitions.values() for version in body["spec"]["versions"]]
+def closed(server: StoreServer, kinds: Iterable[Kind] = KINDS) -> list[Body]:
+    """Describe the status in the definitions of these kinds field by field; return their versions."""
+    bodies = server.install(kinds)
+    for kind, body in zip(kinds, bodies, strict=True):
+        close_status(kind, body)
+    return [version for body in bodies for version in body["spec"]["versions"]]
 
 
-def another_ones(server: StoreServer) -> None:
+def another_ones(server: StoreServer, kinds: Iterable[Kind] = KINDS) -> None:
     """A definition of another operator: the API server would drop the ledger."""
-    for version in closed(server):
+    for version in closed(server, kinds):
         del status_of(version)["properties"]["trainwright"]
 
 
@@ -349,7 +351,7 @@ def forgetful(server: StoreServer) -> None:
 @pytest.mark.parametrize(
     ("prepare", "code", "told"),
     [
-        (answers("GET", "customres", 404, "NotFound", "no"), 2, "genericjobs.batch.tensorstack.dev is not installed"),
+        (answers("GET", "customres", 404, "NotFound", "no"), 2, "not installed: genericjobs.batch.tensorstack.dev"),
         (another_ones, 2, "its status has no `trainwright`"),
         (forgetful, 2, "drop or refuse parts of the durable state: status.trainwright.roles[].retries in v1beta1"),
         (answers("GET", "customres", 403, "Forbidden", "you may not"), 3, "trainwright: you may not"),

@@ -12,6 +12,7 @@ from trainwright.runtime.telemetry import BOUNDS, LONG, Histogram, Occupancy, Te
 
 METRICS = {
     "trainwright_leader": ("gauge", set()),
+    "trainwright_kind_managed": ("gauge", {"kind"}),
     "trainwright_queue_depth": ("gauge", set()),
     "trainwright_queue_seconds": ("histogram", {"le"}),
     "trainwright_reconciles": ("counter", {"result"}),
@@ -35,6 +36,7 @@ def busy() -> Telemetry:
     telemetry = Telemetry(lambda: 100.0)
     telemetry.queue_depth = 3
     telemetry.leads = True
+    telemetry.kinds = {"genericjob": True, "jaxjob": False}
     telemetry.queue_seconds.observe(0.02)
     telemetry.passes["done"] += 5
     telemetry.writes["create", "pods", "done"] += 4

@@ -67,7 +67,16 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 )
 @text_option("-n", "--namespace", metavar="NS", help="Manage the jobs of one namespace.  [default: all]")
 @repeated_option(
-    "--kinds", "--enable-scheme", metavar="KIND,…", help=f"Manage only these kinds: {', '.join(_NAMES.values())}."
+    "--kinds",
+    "--enable-scheme",
+    metavar="KIND,…",
+    help=f"Manage only these kinds, which must be installed: {', '.join(_NAMES.values())}."
+    "  [default: those that are installed]",
+)
+@duration_option(
+    "--new-kinds-period",
+    default="30s",
+    help="Without --kinds: search every TIME for kinds that were not installed at the start; 0 turns this off.",
 )
 @switch("--leader-elect", "elect", default=True, show_default=True, help="Work only while holding the lease.")
 @click.option(
@@ -222,8 +231,9 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 def command(**given: Any) -> int:
     """Manage jobs on a Kubernetes cluster, until SIGTERM.
 
-    The CRDs of the kinds must be installed. Several operators may run: one leads, the others wait for its lease. Every
-    option can also be an environment variable, such as TRAINWRIGHT_OPERATOR_KUBECONFIG, or a line of the --config file.
+    The operator manages the kinds whose CRDs are installed. Several operators may run: one leads, the others wait for
+    its lease. Every option can also be an environment variable, such as TRAINWRIGHT_OPERATOR_KUBECONFIG, or a line of
+    the --config file.
 
     \b
     Examples:

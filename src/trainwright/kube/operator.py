@@ -3,7 +3,8 @@
 
 The operator first serves health checks and waits until the API server answers. It checks that the installed CRDs have
 all status fields that the operator writes. It waits for the lease, then runs the controller. When the operator is
-asked to stop, it waits for the current passes and releases the lease.
+asked to stop, it waits for the current passes and releases the lease. It does the same, and then starts again in the
+same process, when the CRD of a kind is installed that was missing at its start.
 """
 
 import asyncio
@@ -14,7 +15,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from trainwright import __version__
-from trainwright.crd.compare import unusable
 from trainwright.errors import (
     EngineError,
     NotFoundError,
@@ -24,18 +24,18 @@ from trainwright.errors import (
     UsageError,
 )
 from trainwright.kinds.base import Kind
-from trainwright.kinds.registry import KINDS
 from trainwright.kube.cluster import KubeCluster
 from trainwright.kube.config import Access
 from trainwright.kube.health import HealthAddresses, serve_health
 from trainwright.kube.http import HttpClient, RateLimit, RequestPolicy, WriteFence
+from trainwright.kube.installed_kinds import InstalledKinds, NewKindFinder, installed_kinds
 from trainwright.kube.session import ApiSession
 from trainwright.model.job import selected_gangs
 from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
 from trainwright.runtime.election import Elector, LeaseConfig
-from trainwright.runtime.ports import DEFINITIONS, Cluster, Registry, Resource, Selection, WallClock, groups_of
+from trainwright.runtime.ports import Cluster, Registry, Resource, Selection, WallClock, groups_of
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
@@ -52,7 +52,6 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 15.0
 _DRAIN_SECONDS = 3.0
 #: If an operator still leads this many seconds after its lease expired, it is stuck, and its health check fails.
 _STUCK_SECONDS = 20.0
-_INSTALL = "`trainwright crds | kubectl apply --server-side -f -`"
 
 
 class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
@@ -71,22 +70,34 @@ class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
     #: Seconds to wait at the start for an API server that does not answer; 0 means for ever.
     connect_timeout: float = 0.0
     orphan_period: float = 300.0
+    #: The time between two searches for CRDs that were missing at the start; 0 means never.
+    new_kinds_period: float = 30.0
     site: Site = Site()
 
 
 async def operate(access: Access, options: OperatorOptions, stop: asyncio.Event) -> None:
-    """Run the operator until `stop` is set. Raises TrainwrightError after a failure or after the lease is lost."""
+    """Run the operator until `stop` is set. Raises TrainwrightError after a failure or after the lease is lost.
+
+    The operator starts again when it finds a new kind. Everything about it is new then, as in a new process.
+    """
+    while not stop.is_set():
+        await _operate_once(access, options, stop)
+
+
+async def _operate_once(access: Access, options: OperatorOptions, stop: asyncio.Event) -> None:
+    """Run the operator until `stop` is set or a kind appears that was not installed at the start."""
     session = ApiSession(access)
     operator = _Operator(session, options)
-    running, stopping = asyncio.create_task(operator.run()), asyncio.create_task(stop.wait())
+    running = asyncio.create_task(operator.run())
+    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(operator.wait_for_new_kinds())]
     try:
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             await operator.wind_down()
     finally:
-        running.cancel()
-        stopping.cancel()
-        await asyncio.gather(running, stopping, return_exceptions=True)
+        for task in (running, *ends):
+            task.cancel()
+        await asyncio.gather(running, *ends, return_exceptions=True)
         await session.close()
     if not running.cancelled():
         running.result()
@@ -98,7 +109,7 @@ class _Operator:
         self._server = session.server
         self._clock = WallClock()
         self._telemetry = Telemetry()
-        self._kinds = [kind for kind in KINDS if options.kinds is None or kind.id in options.kinds]
+        self._kinds = InstalledKinds(())
         #: The client for the checks at the start and for the lease. It uses no write fence. It retries for only
         #: one second, because its callers retry too.
         policy = RequestPolicy(timeout=_TIMEOUT_SECONDS, retry_seconds=1.0)
@@ -118,12 +129,13 @@ class _Operator:
         self._controller: Controller | None = None
         #: The reason why the operator cannot work yet; empty when it can work.
         self._not_prepared = "it has just been started"
+        self._prepared = asyncio.Event()
         self._is_ending = False
 
     async def run(self) -> None:
         options = self._options
         about = {"version": __version__, "server": self._server, "namespace": options.namespace or "all"}
-        kinds = ",".join(kind.id for kind in self._kinds)
+        kinds = ",".join(sorted(options.kinds)) if options.kinds is not None else "all that are installed"
         _LOG.info(
             LogMessage("the operator starts", **about, kinds=kinds, lease=options.lease, identity=options.identity)
         )
@@ -132,6 +144,20 @@ class _Operator:
             await (self._elector.lead(lambda: self._work(controller)) if self._elector else self._work(controller))
         # The code comes here only if the lease is lost. Without leader election, `_work` always ends with an exception.
         raise EngineError("the lease is lost: another operator leads now, or the API server was away for too long")
+
+    async def wait_for_new_kinds(self) -> None:
+        """Return when a kind is installed that was missing at the start."""
+        period = self._options.new_kinds_period
+        await self._prepared.wait()
+        if not period or not self._kinds.left_out:
+            await asyncio.Event().wait()  # until cancelled
+        finder = NewKindFinder(self._unfenced, self._kinds.left_out)
+        while True:
+            await asyncio.sleep(period)
+            if found := await finder.find():
+                names = ",".join(kind.id for kind in found)
+                _LOG.info(LogMessage("the operator starts again, because new kinds are installed", kinds=names))
+                return
 
     async def wind_down(self) -> None:
         """Begin no new pass and wait for current passes. If these take too long, refuse new writes and wait again."""
@@ -180,13 +206,15 @@ class _Operator:
 
     async def _new_controller(self) -> Controller:
         options = self._options
-        for kind in self._kinds:
-            await check_definition(self._unfenced, kind)
-        pod_groups = await installed_pod_groups(self._unfenced, self._kinds, options.namespace)
+        self._kinds = await installed_kinds(self._unfenced, options.kinds)
+        managed = self._kinds.managed
+        pod_groups = await installed_pod_groups(self._unfenced, managed, options.namespace)
         gang_apis = frozenset(resource.api_version for resource in pod_groups)
-        check_gang_scheduler(self._kinds, options.site.gang_scheduler, gang_apis)
-        settings = replace(options, extras=pod_groups)
+        check_gang_scheduler(managed, options.site.gang_scheduler, gang_apis)
+        settings = replace(options, kinds=frozenset(kind.id for kind in managed), extras=pod_groups)
+        self._telemetry.kinds = {kind.id: kind in managed for kind in (*managed, *self._kinds.left_out)}
         site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
+        self._prepared.set()
         registry = _registry(site.elastic_server) if site.elastic_server else None
         return Controller(self._cluster, self._clock, lambda _job: site, settings, self._telemetry, registry)
 
@@ -208,17 +236,6 @@ def _registry(servers: str) -> Registry:
 
 
 # -- checks at the start -----------------------------------------------------------------------------------------------
-
-
-async def check_definition(cluster: Cluster, kind: Kind) -> None:
-    """Refuse a CRD without the fields of the ledger: API servers would drop the ledger, and jobs would start again."""
-    name = f"{kind.plural}.{kind.group}"
-    try:
-        definition = await cluster.get(DEFINITIONS, Key("", name))
-    except NotFoundError:
-        raise UsageError(f"{name} is not installed; {_INSTALL} does that") from None
-    if reason := unusable(kind, definition):
-        raise UsageError(reason)
 
 
 async def installed_pod_groups(cluster: Cluster, kinds: Iterable[Kind], namespace: str) -> tuple[Resource, ...]:

@@ -32,6 +32,11 @@ class _Collector:
         """All metrics."""
         telemetry = self._telemetry
         yield GaugeMetricFamily("trainwright_leader", "Whether this operator is the leader.", float(telemetry.leads))
+        text = "Whether the operator manages a kind; 0 if the CRD of the kind is not installed."
+        kinds = GaugeMetricFamily("trainwright_kind_managed", text, labels=("kind",))
+        for labels, managed in _by_labels(telemetry.kinds):
+            kinds.add_metric(labels, float(managed))
+        yield kinds
         yield GaugeMetricFamily("trainwright_queue_depth", "Jobs that wait to be reconciled.", telemetry.queue_depth)
         yield from self._histograms()
         yield from self._counters()

@@ -75,6 +75,8 @@ class Telemetry:
     def __init__(self, time: Callable[[], float] = monotonic) -> None:
         self.time = time
         self.leads = False
+        #: Whether the controller manages a kind: false for kinds whose CRDs are not installed.
+        self.kinds: dict[str, bool] = {}
         self.queue_depth = 0
         #: The time from the due time of a job to the start of its pass, and the duration of the pass with its writes.
         self.queue_seconds = Histogram()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of the kinds of Kubeflow v1 for a real control plane, by the name of their kind."""
+
+from typing import NamedTuple
+
+from cluster_plane import ControlPlane
+from cluster_tfjobs import Body, TFJobs, replicas
+
+
+class Shape(NamedTuple):
+    """What differs between the kinds: the field of the replicas, the container that trains, the replica types."""
+
+    plural: str
+    specs: str
+    container: str
+    types: tuple[str, ...]
+
+
+SHAPES = {
+    "TFJob": Shape("tfjobs", "tfReplicaSpecs", "tensorflow", ("Worker",)),
+    "XGBoostJob": Shape("xgboostjobs", "xgbReplicaSpecs", "xgboost", ("Master", "Worker")),
+    "JAXJob": Shape("jaxjobs", "jaxReplicaSpecs", "jax", ("Worker",)),
+}
+
+
+def kubeflow_job(kind: str, name: str, spec: Body | None = None, **script: str) -> Body:
+    """A job with one replica of each type; fake nodes play its pods as `script` says."""
+    shape, types = SHAPES[kind], {}
+    for type_ in shape.types:
+        types[type_] = replicas(1, "Never", None, **script)
+        types[type_]["template"]["spec"]["containers"][0]["name"] = shape.container
+    head = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": name}}
+    return {**head, "spec": {shape.specs: types, **(spec or {})}}
+
+
+class KubeflowJobs(TFJobs):
+    """The jobs of one kind in one namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, kind: str) -> None:
+        super().__init__(plane, namespace)
+        self.path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/{SHAPES[kind].plural}"
+
+    def is_gone(self, name: str) -> bool:
+        """Whether there is no such job."""
+        return not self.find(name)
