@@ -115,5 +115,7 @@ def service_ports(job: Job) -> Iterator[tuple[Role, list[Body]]]:
 
 def pod_group(job: Job, api: str) -> Body:
     """The spec of the job's pod group on a cluster with this gang API; empty if the job has none there."""
-    groups = (one for one in job.dialect.extras(job, Observed(), Site(gangs=frozenset({api}))) if one["kind"] == "PodGroup")
+    groups = (
+        one for one in job.dialect.extras(job, Observed(), Site(gangs=frozenset({api}))) if one["kind"] == "PodGroup"
+    )
     return dict(next(groups, {}).get("spec") or {})

@@ -82,7 +82,11 @@ WRITER = Writer(
         "restart": ("spec.replicaSpecs.{role}.restartPolicy",),
         "limit": ("spec.replicaSpecs.{role}.restartLimit",),
         "scope": ("spec.replicaSpecs.{role}.restartScope",),
-        "elastic": ("spec.replicaSpecs.{role}.edlPolicy", "spec.replicaSpecs.{role}.minReplicas", "spec.replicaSpecs.{role}"),
+        "elastic": (
+            "spec.replicaSpecs.{role}.edlPolicy",
+            "spec.replicaSpecs.{role}.minReplicas",
+            "spec.replicaSpecs.{role}",
+        ),
         "success": ("spec.completePolicy", "spec.replicaSpecs"),
         "failure": ("spec.failPolicy", "spec.replicaSpecs"),
         "clean-up": ("spec.cleanPodPolicy",),

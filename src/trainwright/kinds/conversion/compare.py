@@ -15,7 +15,9 @@ from trainwright.model.rule import Rule
 from trainwright.model.units import spell
 
 #: Causes outside the program. A restart after one of them, where the source has none, loses nothing.
-_OUTSIDE = frozenset({CauseKind.EVICTED, CauseKind.DISRUPTED, CauseKind.NODE_LOST, CauseKind.REJECTED, CauseKind.DELETED})
+_OUTSIDE = frozenset(
+    {CauseKind.EVICTED, CauseKind.DISRUPTED, CauseKind.NODE_LOST, CauseKind.REJECTED, CauseKind.DELETED}
+)
 _CAUSES = {
     CauseKind.COMPLETED: "a success",
     CauseKind.EXIT: "a failure of the program",
@@ -80,13 +82,14 @@ def _when(found: frozenset[frozenset[tuple[str, int]]] | None) -> str:
 def _restart(source: Job, role: Role, result: Job, other: Role) -> Iterator[Difference]:
     causes, others = _causes(source, role), _causes(result, other)
     if fewer := causes - others:
-        yield Difference("restart", f"replicas are restarted after {_listed(fewer)}; the result does not", role.name)
+        message = f"replicas are restarted after {_listed(fewer, role)}; the result does not restart them"
+        yield Difference("restart", message, role.name)
     more = others - causes
     if more - _OUTSIDE:
-        message = f"replicas are not restarted after {_listed(more - _OUTSIDE)}; the result restarts them"
+        message = f"replicas are not restarted after {_listed(more - _OUTSIDE, other)}; the result restarts them"
         yield Difference("restart", message, role.name)
     elif more:
-        message = f"the result also restarts replicas after {_listed(more)}; no limit counts these restarts"
+        message = f"the result also restarts replicas after {_listed(more, other)}"
         yield Difference("restart", message, role.name, lost=False)
     if CauseKind.EXIT not in causes & others:
         return
@@ -106,16 +109,22 @@ def _restart(source: Job, role: Role, result: Job, other: Role) -> Iterator[Diff
 def _causes(job: Job, role: Role) -> frozenset[CauseKind]:
     """The causes after which a replica is restarted. With a limit of 0, only causes that no limit counts."""
     answered = frozenset(cause for cause in _CAUSES if role.may_retry(cause))
+    if not role.restart.answers_removal:
+        # Every kind replaces a deleted pod; this does not count as a restart.
+        answered -= {CauseKind.DELETED}
     return answered & role.uncounted if restart_limit(job, role) == 0 else answered
 
 
-def _listed(causes: frozenset[CauseKind]) -> str:
-    found = [text for cause, text in _CAUSES.items() if cause in causes]
+def _listed(causes: frozenset[CauseKind], role: Role) -> str:
+    texts = _CAUSES | ({} if role.restart.codes is None else {CauseKind.EXIT: _codes(role.restart.codes)})
+    found = [text for cause, text in texts.items() if cause in causes]
     return " or ".join(part for part in (", ".join(found[:-1]), found[-1]) if part)
 
 
 def _codes(codes: tuple[tuple[int, int], ...]) -> str:
-    texts = [f"{low}" if low == high else f"{low} and above" if high > 255 else f"{low} to {high}" for low, high in codes]
+    texts = [
+        f"{low}" if low == high else f"{low} and above" if high > 255 else f"{low} to {high}" for low, high in codes
+    ]
     return f"exit code {', '.join(texts)}"
 
 
@@ -140,10 +149,14 @@ def _limits(source: Job, result: Job) -> Iterator[Difference]:
         message = "the restart budget of the annotation applies; in the result a limit of the kind takes precedence"
         yield Difference("rate", message)
     by_name = {role.name.lower(): role for role in result.roles}
-    pairs = [(role, by_name[role.name.lower()]) for role in source.roles if role.replicas and role.name.lower() in by_name]
+    pairs = [
+        (role, by_name[role.name.lower()]) for role in source.roles if role.replicas and role.name.lower() in by_name
+    ]
     if sum(role.replicas for role in source.roles) == 1:
         # The limits of a replica, a role and a job are the same here.
-        before, after = (min(_bound(restart_limit(job, pair[at])) for pair in pairs) for at, job in ((0, source), (1, result)))
+        before, after = (
+            min(_bound(restart_limit(job, pair[at])) for pair in pairs) for at, job in ((0, source), (1, result))
+        )
         if before != after:
             yield Difference("limit", f"the replica may be restarted {_times(before)}; in the result {_times(after)}")
         return
@@ -158,22 +171,29 @@ def _bound(limit: int | None) -> int:
 
 def _job_limit(source: Job, result: Job) -> Iterator[Difference]:
     allowed, other = source.lifecycle.restarts_allowed, result.lifecycle.restarts_allowed
-    if _bound(allowed) != _bound(other):
-        each = any(role.restart.per_replica and role.restart.limit == allowed for role in result.roles)
-        now = "allows as many for each replica" if each else f"allows {_times(other)}"
+    limits = {(role.restart.limit, role.restart.per_replica) for role in result.roles if role.replicas}
+    if _bound(allowed) != _bound(other) and not (limits == {(allowed, False)} and len(result.roles) == 1):
+        each = (allowed, True) in limits
+        now = "allows as many for each replica" if each else f"allows {'any number' if other is None else other}"
         yield Difference("backoff", f"all replicas together may be restarted {_times(allowed)}; the result {now}")
 
 
 def _role_limit(source: Job, role: Role, other: Role) -> Iterator[Difference]:
     before, after, name = _bound(role.restart.limit), _bound(other.restart.limit), role.name
-    if before == _ENDLESS:
+    if before == _ENDLESS or CauseKind.EXIT not in _causes(source, role):
         return
     which = {True: "each replica", False: "the whole role"}
     now = which[other.restart.per_replica]
     if before != after or (role.restart.per_replica != other.restart.per_replica and role.replicas > 1):
-        message = f"{which[role.restart.per_replica]} may be restarted {_times(before)}; in the result {now} {_times(after)}"
+        message = (
+            f"{which[role.restart.per_replica]} may be restarted {_times(before)}; in the result {now} {_times(after)}"
+        )
         yield Difference("limit", message, name)
-    elif role.restart.shared != other.restart.shared and len(source.roles) > 1 and role.restart.scope is not RestartScope.POD:
+    elif (
+        role.restart.shared != other.restart.shared
+        and len(source.roles) > 1
+        and role.restart.scope is not RestartScope.POD
+    ):
         message = "a restart counts for every role that it restarts; in the result only for the role that failed"
         yield Difference("limit", message, name)
 
@@ -195,15 +215,20 @@ def _role(role: Role, other: Role) -> Iterator[Difference]:
     if role.size_key and not other.size_key:
         yield Difference("elastic", "replicas look up a new size in etcd; the result does not write it there", name)
     if role.resize is not None and other.resize is None:
-        message = f"a change of `replicas` restarts {_SCOPES[role.resize]} with new lists of replicas; in the result the others keep running"
+        message = (
+            f"a change of `replicas` restarts {_SCOPES[role.resize]}; in the result the other replicas keep running"
+        )
         yield Difference("role", message, name, lost=False)
-    if role.main_containers != other.main_containers and len((role.template.get("spec") or {}).get("containers") or ()) > 1:
+    if (
+        role.main_containers != other.main_containers
+        and len((role.template.get("spec") or {}).get("containers") or ()) > 1
+    ):
         mains = ", ".join(sorted(role.main_containers)) or "every container"
         now = ", ".join(sorted(other.main_containers)) or "every container"
         message = f"the end of {mains} decides about the replica; in the result the end of {now}"
         yield Difference("template", message, name)
     if role.gate and not other.gate:
-        message = "pods start when the addresses of all pods are known, and restart together if an address changes; the result has neither"
+        message = "pods wait for the addresses of all pods, and restart if an address changes; the result does neither"
         yield Difference("network", message, name)
     if role.uses_host_ports and not other.uses_host_ports:
         yield Difference("network", "each replica gets free ports of its node; the result does not reserve any", name)
@@ -221,14 +246,23 @@ def _lifecycle(life: Lifecycle, other: Lifecycle) -> Iterator[Difference]:
         yield Difference("suspend", f"the job is {'' if life.suspended else 'not '}suspended; the result differs")
     if life.deadline != other.deadline and life.deadline is not None:
         since = "it was accepted" if life.deadline.since is Since.STARTED else "all replicas ran"
-        yield Difference("deadline", f"the job ends {spell(life.deadline.seconds)} after {since}; the result has no deadline")
+        yield Difference(
+            "deadline", f"the job ends {spell(life.deadline.seconds)} after {since}; the result has no deadline"
+        )
     if life.start_deadline != other.start_deadline and life.start_deadline is not None:
-        yield Difference("deadline", f"the job fails if it does not run within {spell(life.start_deadline)}; the result waits")
+        yield Difference(
+            "deadline", f"the job fails if it does not run within {spell(life.start_deadline)}; the result waits"
+        )
     if life.ttl != other.ttl and life.ttl is not None:
-        yield Difference("ttl", f"the job is removed {spell(life.ttl)} after its end; the result stays until you delete it")
+        yield Difference(
+            "ttl", f"the job is removed {spell(life.ttl)} after its end; the result stays until you delete it"
+        )
     if life.ending is not None and other.ending is None:
         yield Difference("ending", f"{life.ending.by} ends the job; it has no effect on the result")
-    ends = [("success", life.clean.succeeded, other.clean.succeeded), ("failure", life.clean.failed, other.clean.failed)]
+    ends = [
+        ("success", life.clean.succeeded, other.clean.succeeded),
+        ("failure", life.clean.failed, other.clean.failed),
+    ]
     if life.deadline is not None and other.deadline is not None:
         ends.append(("its deadline", life.clean.ended, other.clean.ended))
     for end, before, after in ends:
@@ -247,7 +281,8 @@ def _gang(source: Job, result: Job) -> Iterator[Difference]:
     before = [one.api for one in source.gang.choices()]
     after = [one.api for one in result.gang.choices()] if result.gang is not None and result.gang.asked else []
     if missing := [api for api in before if api not in after]:
-        message = f"the pods are a gang on clusters with {' or '.join(before)}; the result is none with {' or '.join(missing)}"
+        lacking = f"the result is none with {' or '.join(missing)}"
+        message = f"the pods are a gang on clusters with {' or '.join(before)}; {lacking}"
         yield Difference("gang", message)
     for api in (api for api in before if api in after):
         group, other = pod_group(source, api), pod_group(result, api)

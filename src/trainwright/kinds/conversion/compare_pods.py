@@ -18,6 +18,9 @@ _APART = ("name", "env", "command", "args", "ports")
 #: Parts of a pod that each kind sets in its own way. Every kind gives a pod the name of its replica.
 _OF_KIND = ("containers", "initContainers", "restartPolicy", "hostname", "subdomain", "schedulerName")
 
+#: Maximum number of characters of a value in a message.
+_MAX_SHOWN = 60
+
 
 def missing_variables(source: Job, result: Job) -> dict[Place, tuple[str, ...]]:
     """By container: the variables of the source that the result does not set to the same value in every replica."""
@@ -76,7 +79,7 @@ def _variables(source: Job, role: Role, result: Job, other: Role) -> Iterator[Di
             if name.startswith(OWN_PREFIX) or _short(before[name], source) == _short(after.get(name), result):
                 continue
             if name in after:
-                wrong.setdefault(name, f"{name} is {after[name]!r} instead of {before[name]!r}")
+                wrong.setdefault(name, f"{name} is {_cut(after[name])} instead of {_cut(before[name])}")
             else:
                 missing.setdefault(name, before[name])
     if missing:
@@ -84,6 +87,10 @@ def _variables(source: Job, role: Role, result: Job, other: Role) -> Iterator[Di
         yield Difference("template", message, role.name)
     for text in wrong.values():
         yield Difference("template", f"in the result, {text}", role.name)
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 
 def _commands(source: Job, role: Role, result: Job, other: Role) -> Iterator[Difference]:
@@ -124,7 +131,9 @@ def _restarts_in_place(source: Job, role: Role, result: Job, other: Role) -> Ite
         return
     empty = [str(one.get("name")) for one in before.get("volumes") or () if "emptyDir" in one]
     if empty:
-        message = f"a restarted container finds its files in {', '.join(empty)} again; in the result a new pod has new volumes"
+        message = (
+            f"a restarted container finds its files in {', '.join(empty)} again; in the result a new pod has new ones"
+        )
         yield Difference("template", message, role.name)
 
 
@@ -139,7 +148,7 @@ def _full_names(source: Job, result: Job) -> Iterator[Difference]:
             names |= {name: None for name in same if _short(before[name], source) == _short(after[name], result)}
     if names:
         message = f"in the result, {', '.join(names)} contains short host names, which resolve in the job's namespace"
-        yield Difference("template", message, lost=False)
+        yield Difference("spec", message, lost=False)
 
 
 def _labels(source: Job, result: Job) -> Iterator[Difference]:

@@ -25,7 +25,9 @@ from trainwright.model.problem import Problem
 _METADATA = ("name", "generateName", "namespace", "labels", "annotations")
 #: Annotations that belong to the stored object, not to the job.
 _ANNOTATIONS = (ADOPT, "kubectl.kubernetes.io/last-applied-configuration")
-_FIXED = "the value of {} in the result fits this number of replicas: to change it, change the original and convert again"
+_FIXED = (
+    "the value of {} in the result fits this number of replicas: to change it, change the original and convert again"
+)
 
 
 class Conversion(Struct, frozen=True):
@@ -54,7 +56,11 @@ def convert(kind: Kind, document: Body, target: Kind) -> Conversion:
 
 def _written(source: Loaded, target: Kind, given: Templates | None = None) -> list[Body]:
     job = source.job
-    return list(target.writer.write(job, templates(source_pods(new_job(job), target.writer.notation)) if given is None else given))
+    return list(
+        target.writer.write(
+            job, templates(source_pods(new_job(job), target.writer.notation)) if given is None else given
+        )
+    )
 
 
 def _attempt(source: Loaded, target: Kind, document: Body, number: int) -> tuple[Loaded, Body, list[Difference]]:
@@ -73,7 +79,9 @@ def _attempt(source: Loaded, target: Kind, document: Body, number: int) -> tuple
 
 def _differences(source: Loaded, result: Loaded, target: Kind, fixed: frozenset[str]) -> Iterator[Difference]:
     if result.errors:
-        yield from (Difference("spec", f"a {target.name} cannot have this job: {problem}") for problem in result.errors)
+        yield from (
+            Difference("spec", f"the result would be no valid {target.name}: {problem}") for problem in result.errors
+        )
         return
     yield from compare(source.job, result.job)
     yield from compare_pods(new_job(source.job), new_job(result.job))

@@ -42,7 +42,8 @@ def write(job: Job, templates: Templates) -> Iterator[Body]:
     spec |= {"cleanUpPolicy": str(clean)} if clean is not CleanPods.NONE else {}
     spec |= _scheduler(job)
     spec["replicaSpecs"] = [_replica_spec(job, role, templates[role.name]) for role in job.roles]
-    together = all(role.restart.scope is not RestartScope.POD for role in job.roles)
+    restarting = [role for role in job.roles if role.restart.causes]
+    together = restarting and all(role.restart.scope is not RestartScope.POD for role in restarting)
     yield {"spec": spec} | ({"metadata": {"annotations": {policies.RESTART_SCOPE: "Job"}}} if together else {})
 
 
@@ -77,7 +78,7 @@ def _texts(part: object) -> Iterator[str]:
 
 
 def _service(job: Job) -> Body:
-    """The ports of all roles: a GenericJob has one list of ports for all services. Each name and number is used once."""
+    """The ports of all roles: a GenericJob has one list for all services. Each name and number is used once."""
     named: dict[tuple[int, str], str] = {}
     for role, ports in service_ports(job):
         for port in ports:
@@ -112,9 +113,12 @@ def _replica_spec(job: Job, role: Role, template: Body) -> Body:
 
 
 def _restart_policy(restart: Restart, limit: int | None) -> Body:
-    """The nearest policy. Never also restarts after disruptions, and no limit counts those restarts."""
+    """The nearest policy. Never also restarts after disruptions, and no limit counts those restarts.
+
+    If only some exit codes cause a restart, and without limit, a program that always fails must not restart for ever.
+    """
     failures = restart.causes & (policies.FAILURES | {CauseKind.COMPLETED})
-    if not failures or limit == 0:
+    if not failures or limit == 0 or (restart.codes is not None and limit is None):
         return {"policy": "Never"}
     policy = "Always" if CauseKind.COMPLETED in failures else "OnFailure"
     return {"policy": policy, "limit": UNLIMITED if limit is None else min(limit, UNLIMITED)}

@@ -29,7 +29,11 @@ def write(job: Job, templates: Templates) -> Iterator[Body]:
 
 def _clean_up(job: Job) -> str:
     wanted = job.lifecycle.clean
-    names = [name for name, one in CLEAN_UPS.items() if name and (one.succeeded, one.failed) == (wanted.succeeded, wanted.failed)]
+    names = [
+        name
+        for name, one in CLEAN_UPS.items()
+        if name and (one.succeeded, one.failed) == (wanted.succeeded, wanted.failed)
+    ]
     return names[0] if names else "Never"
 
 
