@@ -46,9 +46,10 @@ def complete_kind(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 def command(file: str, word: str, lossy: bool, form: Literal["yaml", "json"], name: str, force: bool) -> int:
     """Write the jobs in FILE as KIND, with the same roles, commands, variables, rules and restarts.
 
-    "-" reads standard input. Other Kubernetes objects in FILE are written unchanged. Comments are not kept. Standard error
-    has a warning for everything that the new kind cannot express, with its path in FILE and what the result does instead,
-    and a note for differences that lose nothing. If something is lost, nothing is written, unless you give --lossy.
+    "-" reads standard input. Other Kubernetes objects in FILE are written unchanged. Comments are not kept. Standard
+    error has a warning for everything that the new kind cannot express, with its path in FILE and what the result does
+    instead, and a note for differences that lose nothing. If something is lost, nothing is written, unless you give
+    --lossy.
 
     The exit code is 0 if the manifest was written, 1 if something would be lost, and 2 if a job is invalid.
 

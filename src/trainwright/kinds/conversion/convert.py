@@ -14,7 +14,7 @@ from trainwright.kinds.conversion.compare import compare
 from trainwright.kinds.conversion.compare_pods import compare_pods, missing_variables
 from trainwright.kinds.conversion.difference import Difference
 from trainwright.kinds.conversion.pods import new_job
-from trainwright.kinds.conversion.templates import source_pods, templates, with_variables
+from trainwright.kinds.conversion.templates import SourcePods, WithVariables, source_pods, templates, with_variables
 from trainwright.kinds.scalars import parts
 from trainwright.kinds.writing import Templates
 from trainwright.model.job import Body
@@ -45,7 +45,10 @@ def convert(kind: Kind, document: Body, target: Kind) -> Conversion:
     if target is kind:
         return Conversion(_with_head(target, document, {"spec": stored(kind, document)["spec"]}), ())
     source = load(kind, _without_status(document))
-    found = [_attempt(source, target, document, number) for number in range(len(_written(source, target)))]
+    pods = source_pods(new_job(source.job), target.writer.notation)
+    plain = templates(pods)
+    choices = len(list(target.writer.write(source.job, plain)))
+    found = [_attempt(_Attempt(source, target, document, number), pods, plain) for number in range(choices)]
     best = min(found, key=lambda one: (one[0].errors != (), sum(difference.lost for difference in one[2])))
     loaded, result, differences = best
     problems = [_located(kind, source, document, one) for one in differences]
@@ -54,27 +57,30 @@ def convert(kind: Kind, document: Body, target: Kind) -> Conversion:
     return Conversion(None if loaded.errors else result, losses, notes)
 
 
-def _written(source: Loaded, target: Kind, given: Templates | None = None) -> list[Body]:
-    job = source.job
-    return list(
-        target.writer.write(
-            job, templates(source_pods(new_job(job), target.writer.notation)) if given is None else given
-        )
-    )
+class _Attempt(Struct, frozen=True):
+    """A conversion with one of the manifests that the writer of the new kind offers."""
+
+    source: Loaded
+    target: Kind
+    document: Body
+    number: int
+
+    def written(self, given: Templates) -> tuple[Body, Loaded]:
+        """The manifest with these templates, and what `load` says about it."""
+        offered = list(self.target.writer.write(self.source.job, given))
+        whole = _with_head(self.target, self.document, offered[self.number])
+        return whole, load(self.target, whole)
 
 
-def _attempt(source: Loaded, target: Kind, document: Body, number: int) -> tuple[Loaded, Body, list[Difference]]:
+def _attempt(attempt: _Attempt, pods: SourcePods, plain: Templates) -> tuple[Loaded, Body, list[Difference]]:
     """Write the job twice: first without variables, to see which of them the new kind sets itself."""
-    pods = source_pods(new_job(source.job), target.writer.notation)
-    plain = templates(pods)
-    first = load(target, _with_head(target, document, _written(source, target, plain)[number]))
-    fixed: frozenset[str] = frozenset()
+    _, first = attempt.written(plain)
+    added = WithVariables(plain)
     if not first.errors:
-        added = with_variables(pods, plain, missing_variables(new_job(source.job), new_job(first.job)))
-        plain, fixed = added.templates, added.fixed
-    result = _with_head(target, document, _written(source, target, plain)[number])
-    loaded = load(target, result)
-    return loaded, result, list(_differences(source, loaded, target, fixed))
+        missing = missing_variables(new_job(attempt.source.job), new_job(first.job))
+        added = with_variables(pods, plain, missing)
+    result, loaded = attempt.written(added.templates)
+    return loaded, result, list(_differences(attempt.source, loaded, attempt.target, added.fixed))
 
 
 def _differences(source: Loaded, result: Loaded, target: Kind, fixed: frozenset[str]) -> Iterator[Difference]:
