@@ -10,8 +10,10 @@ from trainwright.kinds.conversion.difference import Difference
 from trainwright.kinds.conversion.pods import containers
 from trainwright.kinds.writing import alternatives, pod_group, restart_limit
 from trainwright.model.cause import CauseKind
+from trainwright.model.child import Observed
 from trainwright.model.job import CleanPods, Job, Lifecycle, RestartScope, Role, Since
 from trainwright.model.rule import Rule
+from trainwright.model.site import Site
 from trainwright.model.units import spell
 
 #: Causes outside the program. A restart after one of them, where the source has none, loses nothing.
@@ -21,8 +23,8 @@ _OUTSIDE = frozenset(
 _CAUSES = {
     CauseKind.COMPLETED: "a success",
     CauseKind.EXIT: "a failure of the program",
-    CauseKind.EVICTED: "an eviction",
-    CauseKind.DISRUPTED: "a preemption",
+    CauseKind.EVICTED: "an eviction for its own resource use",
+    CauseKind.DISRUPTED: "a preemption or drain",
     CauseKind.NODE_LOST: "the loss of a node",
     CauseKind.REJECTED: "a refusal by the node",
     CauseKind.DELETED: "the deletion of a pod",
@@ -54,6 +56,7 @@ def compare(source: Job, result: Job) -> Iterator[Difference]:
     yield from _lifecycle(source.lifecycle, result.lifecycle)
     yield from _limits(source, result)
     yield from _gang(source, result)
+    yield from _extras(source, result)
     if source.unmanaged and not result.unmanaged:
         yield Difference("managed", "another controller manages the job; Trainwright runs the result")
 
@@ -64,6 +67,15 @@ def _rule(setting: str, verb: str, source: Job, rule: Rule, result: Job, other: 
         yield Difference(setting, f"the rule by which the job {verb} is too long; the result uses its own default")
     elif before != after:
         yield Difference(setting, f"the job {verb} {_when(before)}; the result {verb} {_when(after)}")
+    elif any(alternatives(rule, sizes) != alternatives(other, sizes) for sizes in _other_sizes(source)):
+        message = f"the rule by which the result {verb} names replicas by rank, and fits only this number of replicas"
+        yield Difference(setting, message, lost=False)
+
+
+def _other_sizes(job: Job) -> Iterator[dict[str, int]]:
+    """The sizes after one more replica of each role; names are in lower case, as in rules of other kinds."""
+    sizes = {name.lower(): size for name, size in job.sizes.items()}
+    yield from ({**sizes, name: size + 1} for name, size in sizes.items() if size)
 
 
 def _when(found: frozenset[frozenset[tuple[str, int]]] | None) -> str:
@@ -289,3 +301,10 @@ def _gang(source: Job, result: Job) -> Iterator[Difference]:
         changed = [f"{key} {group[key]}" for key in sorted(group) if other.get(key) != group[key]]
         if changed:
             yield Difference("gang", f"the pod group has {', '.join(changed)}; the group of the result differs")
+
+
+def _extras(source: Job, result: Job) -> Iterator[Difference]:
+    """Objects of the whole job, such as an autoscaler; gates and pod groups are compared as parts of the model."""
+    before, after = ({one["kind"] for one in job.dialect.extras(job, Observed(), Site())} for job in (source, result))
+    for kind in sorted(before - after - {"ConfigMap", "PodGroup"}):
+        yield Difference("elastic", f"the job has a {kind}; the result has none")

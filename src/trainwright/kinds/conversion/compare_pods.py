@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from trainwright.kinds.conversion.difference import Difference
 from trainwright.kinds.conversion.pods import Rendering, containers, environment, expanded
-from trainwright.kinds.conversion.templates import OWN_PREFIX, Place
+from trainwright.kinds.conversion.templates import LISTED, OWN_PREFIX, Place
 from trainwright.model.job import Body, Job, Role
 
 #: Parts of a container that are compared on their own, or that each kind sets in its own way.
@@ -64,6 +64,7 @@ def compare_pods(source: Job, result: Job) -> Iterator[Difference]:
             yield from _commands(source, role, result, other)
             yield from _rest(source, role, result, other)
             yield from _restarts_in_place(source, role, result, other)
+    yield from _more_variables(source, result)
     yield from _full_names(source, result)
     yield from _labels(source, result)
 
@@ -138,6 +139,16 @@ def _restarts_in_place(source: Job, role: Role, result: Job, other: Role) -> Ite
 
 
 # -- notes -----------------------------------------------------------------------------------------------------------
+
+
+def _more_variables(source: Job, result: Job) -> Iterator[Difference]:
+    """Variables that programs do not get in the source, at least not in every replica."""
+    names: dict[str, None] = {}
+    for role, other in _pairs(source, result):
+        for _, before, after in _containers(source, role, result, other):
+            names |= {name: None for name in after if name not in before and LISTED not in name}
+    if names:
+        yield Difference("spec", f"some programs of the result also get {', '.join(names)}", lost=False)
 
 
 def _full_names(source: Job, result: Job) -> Iterator[Difference]:

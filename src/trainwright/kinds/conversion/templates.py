@@ -21,6 +21,8 @@ from trainwright.model.job import Body, Job, Role
 _OF_KIND = ("restartPolicy", *GROUPS)
 #: The longest list of variables for one value that differs by replica.
 _MAX_LISTED = 256
+#: The part of a name by which a variable for one replica is recognized.
+LISTED = "_OF_REPLICA_"
 #: Variables with this prefix are for Trainwright, not for programs.
 OWN_PREFIX = "TRAINWRIGHT_"
 
@@ -213,7 +215,7 @@ class Variable(Struct, frozen=True):
         notation = self.source.notation
         if notation is None or len(values) > _MAX_LISTED:
             return []
-        prefix = f"{self.name}_OF_REPLICA_"
+        prefix = f"{self.name}{LISTED}"
         listed = [value | {"name": f"{prefix}{index}"} for index, value in enumerate(values)]
         return [*listed, {"name": self.name, "value": f"$({prefix}{notation.rank})"}]
 
