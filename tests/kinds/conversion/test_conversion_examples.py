@@ -13,6 +13,10 @@ JOBS = {name: job for name, job in jobs().items() if job["kind"] != "GenericJob"
 LOSSES = {name: to("genericjob", job).losses for name, job in JOBS.items()}
 each = pytest.mark.parametrize("name", JOBS)
 each_lossless = pytest.mark.parametrize("name", [name for name in JOBS if not LOSSES[name]])
+#: The examples for clusters differ only in their images and volumes.
+each_driven = pytest.mark.parametrize(
+    "name", [name for name in JOBS if not LOSSES[name] and name.startswith("examples")]
+)
 
 #: What is lost in each example that loses something, by the path of the setting.
 EXPECTED = {
@@ -194,7 +198,7 @@ OUTSIDE = (
 )
 
 
-@each_lossless
+@each_driven
 @pytest.mark.parametrize("script", [*FAULTS, *OUTSIDE], ids=" ".join)
 def test_the_same_faults_have_the_same_outcome(name: str, script: tuple[str, ...]) -> None:
     job, found = JOBS[name], to("genericjob", JOBS[name])

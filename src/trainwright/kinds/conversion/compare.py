@@ -73,9 +73,9 @@ def _rule(setting: str, verb: str, source: Job, rule: Rule, result: Job, other: 
 
 
 def _other_sizes(job: Job) -> Iterator[dict[str, int]]:
-    """The sizes after one more replica of each role; names are in lower case, as in rules of other kinds."""
+    """The sizes after one more replica of each role that has several; names are in lower case, as in other kinds."""
     sizes = {name.lower(): size for name, size in job.sizes.items()}
-    yield from ({**sizes, name: size + 1} for name, size in sizes.items() if size)
+    yield from ({**sizes, name: size + 1} for name, size in sizes.items() if size > 1)
 
 
 def _when(found: frozenset[frozenset[tuple[str, int]]] | None) -> str:
