@@ -44,6 +44,7 @@ COMMANDS = {
     "completion": "Print a script that completes commands, jobs and replicas in your shell.",
     "validate": "Check manifests and list every mistake with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
+    "convert": "Write the jobs of a file as another kind, and report what would be lost.",
     "simulate": "Drive a manifest through faults without running it, and show what happens.",
     "preflight": "Show which definitions, operators and jobs a Kubernetes cluster has before you install.",
     "operator": "Run the operator, which controls jobs on a Kubernetes cluster.",
@@ -119,6 +120,7 @@ def cli() -> None:
       trainwright explain demo
       trainwright validate job.yaml
       trainwright plan job.yaml
+      trainwright convert job.yaml --to genericjob
       trainwright simulate job.yaml --fail worker-1=137@30s
       trainwright crds | kubectl apply --server-side -f -
 

@@ -95,8 +95,8 @@ def as_json(whole: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
 
 
-def as_yaml(bodies: Iterable[Any]) -> str:
-    """Values as YAML documents."""
+def as_yaml(bodies: Iterable[Any], *, blocks: bool = False) -> str:
+    """Values as YAML documents. With `blocks`, a text of several lines is written as a block."""
     import yaml  # noqa: PLC0415 - its import takes a third of the start-up time of a command
 
     class NoAliasDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -105,6 +105,11 @@ def as_yaml(bodies: Iterable[Any]) -> str:
         def ignore_aliases(self, _data: Any) -> bool:
             return True
 
+    def as_block(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    if blocks:
+        NoAliasDumper.add_representer(str, as_block)
     text: str = yaml.dump_all(bodies, Dumper=NoAliasDumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 

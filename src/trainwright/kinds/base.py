@@ -17,6 +17,7 @@ from trainwright.kinds import annotations, template
 from trainwright.kinds.cel import CelRule, CombinedRule
 from trainwright.kinds.decode import Misspelt, Reading, examine, read, with_stand_ins
 from trainwright.kinds.scalars import Manifest, item, under, with_defaults
+from trainwright.kinds.writing import Writer
 from trainwright.model.event import Emit, EventReason, JobEvent, default_emit
 from trainwright.model.job import Body, Dialect, Gang, Job, Lifecycle
 from trainwright.model.ledger import Ledger, Outcome, Phase, Reason, Times
@@ -87,6 +88,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     translate: Callable[[Any], Job]
     #: The status as this kind writes it: (stored status, job, result of the pass, now) -> the `status` object.
     render: Callable[[Any, Job, Status, Time], Body]
+    #: How `trainwright convert` writes jobs of other kinds as manifests of this kind.
+    writer: Writer
     #: The merge patch that suspends (True) or resumes (False) a stored job.
     suspend: Callable[[Body, bool], Body]
     #: The merge patch that sets the number of replicas of a role of a stored job, or why that is not possible.

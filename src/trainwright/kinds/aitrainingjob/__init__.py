@@ -10,6 +10,7 @@ from trainwright.kinds.aitrainingjob.dialect import GROUP, AIDialect
 from trainwright.kinds.aitrainingjob.environment import PREFIX, has_prefix, main_containers
 from trainwright.kinds.aitrainingjob.status import render
 from trainwright.kinds.aitrainingjob.wire import AITrainingJob, AITrainingJobSpec, AITrainingJobStatus, ReplicaSpec
+from trainwright.kinds.aitrainingjob.writer import WRITER
 from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
@@ -83,6 +84,7 @@ AITRAININGJOB = Kind(
     check_edit=check_edit,
     translate=translate,
     render=render,
+    writer=WRITER,
     suspend=suspend,
     scale=scale,
     cel=CEL_RULES,

@@ -57,13 +57,23 @@ def replicas(one: ReplicaSpec) -> int:
 def success(spec: AITrainingJobSpec) -> Rule:
     """When the job succeeds: by `completePolicy` of the replica types and of the job."""
     policies = {name: one.complete_policy for name, one in ordered(spec) if replicas(one)}
-    return _rule(spec.complete_policy, policies, Result.SUCCEEDED)
+    return success_rule(spec.complete_policy, policies)
 
 
 def failure(spec: AITrainingJobSpec) -> Rule:
     """When the job fails: by `failPolicy` of the replica types and of the job."""
     policies = {name: one.fail_policy for name, one in ordered(spec) if replicas(one)}
-    return _rule(spec.fail_policy, policies, Result.FAILED)
+    return failure_rule(spec.fail_policy, policies)
+
+
+def success_rule(policy: str, of_types: Mapping[str, str]) -> Rule:
+    """The success rule of a job: its policy, and the policies of its types."""
+    return _rule(policy, of_types, Result.SUCCEEDED)
+
+
+def failure_rule(policy: str, of_types: Mapping[str, str]) -> Rule:
+    """The failure rule of a job: its policy, and the policies of its types."""
+    return _rule(policy, of_types, Result.FAILED)
 
 
 def _rule(policy: str, of_types: Mapping[str, str], result: Result) -> Rule:

@@ -11,6 +11,7 @@ from trainwright.kinds.genericjob.checks import CEL_RULES, check, check_edit, sc
 from trainwright.kinds.genericjob.dialect import GANG, GenericDialect
 from trainwright.kinds.genericjob.status import render
 from trainwright.kinds.genericjob.wire import DebugMode, GenericJob, GenericJobStatus, PauseMode
+from trainwright.kinds.genericjob.writer import WRITER
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -67,6 +68,7 @@ GENERICJOB = Kind(
     check_edit=check_edit,
     translate=translate,
     render=render,
+    writer=WRITER,
     suspend=suspend,
     scale=scale,
     cel=CEL_RULES,

@@ -106,6 +106,11 @@ def scan(text: str) -> Iterator[Reference]:
     return (part for part in _parts(text) if isinstance(part, Reference))
 
 
+def escape(text: str) -> str:
+    """The text with `$$` before each variable of ours, so that a program gets the text as it is."""
+    return "".join(part if isinstance(part, str) else f"${part.text}" for part in _parts(text))
+
+
 def unknown(text: str, variables: Collection[str]) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Every `$(NAME)` without a value: the name, the names that would be valid here, and the text after the name.
 

@@ -64,6 +64,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     success: Callable[[Any], Rule] | None = None
     #: The failure rule of this kind; None: one failed replica of any type fails the job.
     failure: Callable[[Any], Rule] | None = None
+    #: For conversions to this kind: combinations of settings of the spec that change the rules of a job.
+    variants: tuple[Body, ...] = ({},)
     #: More checks: of one replica spec (type, replica spec, path), and of the whole manifest.
     check_replicas: Callable[[str, ReplicaSpec, str], Iterable[Problem]] = lambda _name, _spec, _path: ()
     check: Callable[[Any], Iterable[Problem]] = lambda _job: ()

@@ -18,6 +18,7 @@ from trainwright.kinds.kubeflow.framework import Framework
 from trainwright.kinds.kubeflow.replicas import WORKER
 from trainwright.kinds.kubeflow.status import phase_of, render
 from trainwright.kinds.kubeflow.wire import KubeflowSpec, KubeflowStatus, RunPolicy
+from trainwright.kinds.kubeflow.writer import make_writer
 from trainwright.model.job import Body, Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -61,6 +62,7 @@ def make_kind(framework: Framework, **more: Any) -> Kind:
         "check_edit": check_edit,
         "translate": translate,
         "render": partial(render, framework),
+        "writer": make_writer(framework),
         "suspend": suspend,
         "scale": partial(scale, framework),
         "scale_paths": _scale_paths(framework) if framework.has_scale else None,

@@ -9,6 +9,7 @@ from trainwright.kinds.paddlejob.conditions import event
 from trainwright.kinds.paddlejob.dialect import PaddleDialect
 from trainwright.kinds.paddlejob.status import STARTING, render
 from trainwright.kinds.paddlejob.wire import PaddleJob, PaddleJobStatus
+from trainwright.kinds.paddlejob.writer import WRITER
 from trainwright.model.job import Job
 from trainwright.model.ledger import Ledger
 from trainwright.model.meta import ObjectMeta
@@ -63,6 +64,7 @@ PADDLEJOB = Kind(
     check_edit=check_edit,
     translate=translate,
     render=render,
+    writer=WRITER,
     suspend=suspend,
     scale=scale,
     cel=CEL_RULES,

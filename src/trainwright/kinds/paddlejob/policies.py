@@ -32,7 +32,8 @@ FREE = frozenset({CauseKind.DISRUPTED, CauseKind.DELETED, CauseKind.NODE_LOST})
 REPLACED = FREE | {CauseKind.EXIT}
 #: The default of `backoffLimit`.
 DEFAULT_BACKOFF_LIMIT = 6
-_CLEAN = {
+#: The clean-up of each policy that removes all pods after some ends.
+CLEAN_UPS = {
     "": CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
     "OnCompletion": CleanUp(CleanPods.ALL, CleanPods.UNFINISHED, CleanPods.UNFINISHED),
     "Always": CleanUp(CleanPods.ALL, CleanPods.ALL, CleanPods.ALL),
@@ -111,7 +112,7 @@ def lifecycle(spec: PaddleJobSpec, _meta: ObjectMeta) -> Lifecycle:
     limit, deadline, ttl = policy.backoff_limit, policy.active_deadline_seconds, policy.ttl_seconds_after_finished
     return Lifecycle(
         suspended=policy.suspend,
-        clean=_CLEAN.get(spec.clean_pod_policy, _KEEP),
+        clean=CLEAN_UPS.get(spec.clean_pod_policy, _KEEP),
         backoff_limit=DEFAULT_BACKOFF_LIMIT if limit is UNSET else limit,
         counts_in_place=limit is not UNSET or not _restarts_in_pods(spec),
         deadline=None if deadline is UNSET else Deadline(deadline),

@@ -77,6 +77,7 @@ TENSORFLOW = Framework(
     adjust_policy=policies.adjust_policy,
     success=policies.success,
     failure=policies.failure,
+    variants=({}, {"successPolicy": policies.ALL_WORKERS}, {"enableDynamicWorker": True}),
     check_replicas=checks.check_replicas,
     check=checks.check,
     complete_status=complete_status,
