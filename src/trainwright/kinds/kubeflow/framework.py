@@ -40,8 +40,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     status: type[KubeflowStatus] = KubeflowStatus
     #: The variables of a replica: (job, spec, replica, site) -> entries for `env`.
     variables: Callable[[Job, Any, Replica, Site], list[Body]]
-    #: The ports of each role whose addresses the variables contain.
-    endpoints: Callable[[Job], Mapping[str, tuple[int, ...]]]
+    #: The ports of each role whose addresses the variables contain: (job, spec) -> ports by role.
+    endpoints: Callable[[Job, Any], Mapping[str, tuple[int, ...]]]
     #: The names of these variables; a warning tells users whose own variables they replace.
     variable_names: tuple[str, ...]
     #: True: every container gets the variables; False: only the container that trains.
