@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
 
-.PHONY: help run test bytecode test-cluster test-clients test-tensorflow test-paddle check bench bench-operator bench-compare deploy soak mutate lock clean
+.PHONY: help run test bytecode test-cluster test-clients test-tensorflow test-paddle test-jax test-xgboost check bench bench-operator bench-compare deploy soak mutate lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
@@ -33,6 +33,12 @@ test-tensorflow: $(VENV)/.tensorflow  ## Train TFJobs with TensorFlow: 1.6 GB to
 
 test-paddle: $(VENV)/.paddle  ## Train PaddleJobs with PaddlePaddle: 0.9 GB to install
 	$(BIN)/pytest -m paddle tests/e2e tests/cluster/test_cluster_paddlepaddle.py
+
+test-jax: $(VENV)/.jax  ## Train JAXJobs with JAX: 0.6 GB to install
+	$(BIN)/pytest -m jax tests/e2e tests/cluster/test_cluster_jax.py
+
+test-xgboost: $(VENV)/.xgboost  ## Train XGBoostJobs with XGBoost: 0.3 GB to install
+	$(BIN)/pytest -m xgboost tests/e2e tests/cluster/test_cluster_xgboost.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -78,6 +84,8 @@ lock:            ## Renew the lock files from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra build --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra tensorflow -c requirements/dev.txt pyproject.toml -o requirements/tensorflow.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra paddle pyproject.toml -o requirements/paddle.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra jax -c requirements/dev.txt pyproject.toml -o requirements/jax.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra xgboost -c requirements/dev.txt pyproject.toml -o requirements/xgboost.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra clients -c requirements/dev.txt pyproject.toml -o requirements/clients.txt
 
 clean:
@@ -112,6 +120,12 @@ $(VENV)/.paddle: requirements/paddle.txt | $(VENV)/.dev
 	awk '/^[a-z]/ { first = /^setuptools==/ } first' requirements/paddle.txt > $(VENV)/paddle/first.txt
 	$(VENV)/paddle/bin/pip install -q --disable-pip-version-check --require-hashes -r $(VENV)/paddle/first.txt
 	$(VENV)/paddle/bin/pip install -q --disable-pip-version-check --require-hashes --no-build-isolation -r requirements/paddle.txt
+	@touch $@
+
+# JAX and XGBoost have their own environments, so that the tests show that each needs nothing of the others.
+$(VENV)/.jax $(VENV)/.xgboost: $(VENV)/.%: requirements/%.txt | $(VENV)/.dev
+	$(BIN)/python -m venv $(VENV)/$*
+	$(VENV)/$*/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt
 	@touch $@
 
 # Python clients of Kubernetes have their own environment, so that no other test can import them by mistake.
