@@ -193,6 +193,8 @@ class Soak:
         found = sorted(self._work.pids(marks[what]))
         if not found:
             return
+        if what == "engine" and self.writers is not None:
+            self.writers.before_kill()
         os.kill(self._random.choice(found), signal.SIGKILL)
         self.kills[what] += 1
         if what == "engine":

@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic
 
 from trainwright.errors import TrainwrightError, UnavailableError
 from trainwright.kube.blocking import ClusterClient, engine_client
 
 _RESOURCE, _LABEL, _NAMESPACE = "configmaps", "soak-writer", "default"
-_ANSWER_SECONDS, _PAUSE_SECONDS = 60.0, 0.05
+_ANSWER_SECONDS, _PAUSE_SECONDS = 60.0, 0.02
 #: A writer has at most this many ConfigMaps at the same time.
 _MOST = 4
 #: The ConfigMaps of a writer: the value of each name.
@@ -32,7 +33,10 @@ class ApiWriter:
         #: The values after the write that has no answer; None: every write has one.
         self._unanswered: Values | None = None
         self._stopping = Event()
-        self.acknowledged = self.unanswered = 0
+        #: The time of the last kill of the engine.
+        self.killed = 0.0
+        #: The number of writes with an answer, and of those without one that a kill has hit.
+        self.acknowledged = self.interrupted = 0
         #: What the engine did wrong.
         self.fault = ""
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -70,11 +74,12 @@ class ApiWriter:
     def _write(self, client: ClusterClient) -> None:
         """One write. If it raises UnavailableError, nobody knows whether the engine has made it."""
         send, after = self._next(client)
-        self._unanswered = after
+        self._unanswered, began = after, monotonic()
         try:
             send()
         except UnavailableError:
-            self.unanswered += 1
+            if began < self.killed:
+                self.interrupted += 1
             raise
         self._values, self._unanswered = after, None
         self.acknowledged += 1
@@ -104,6 +109,11 @@ class ApiWriters:
     def __init__(self, socket: Path, count: int, seed: int) -> None:
         self._writers = [ApiWriter(socket, f"writer-{number}", seed + number) for number in range(count)]
 
+    def before_kill(self) -> None:
+        """Call this before the engine is killed, so that the writers know which of their writes the kill has hit."""
+        for one in self._writers:
+            one.killed = monotonic()
+
     def check(self) -> None:
         """Fail if the engine did something wrong."""
         faults = [one.fault for one in self._writers if one.fault]
@@ -123,5 +133,5 @@ class ApiWriters:
     def report(self) -> str:
         """One line for people."""
         acknowledged = sum(one.acknowledged for one in self._writers)
-        unanswered = sum(one.unanswered for one in self._writers)
-        return f"{acknowledged} writes through the API, {unanswered} more on their way at a kill"
+        interrupted = sum(one.interrupted for one in self._writers)
+        return f"{acknowledged} writes through the API, and {interrupted} on their way at a kill"
