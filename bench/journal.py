@@ -30,6 +30,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 import trainwright
 from trainwright.local.cluster import LocalCluster
@@ -127,20 +128,44 @@ def _recorded() -> Batches:
 
 def bare(path: Path, batches: BareBatches) -> float:
     """Return the seconds of bare SQLite for the same batches, with checkpoints after as many bytes."""
-    connection = _new_table(path)
+    log = BareLog(path)
     gc.collect()
-    size, began = 0, perf_counter()
+    began = perf_counter()
     for batch in batches:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", batch)
-        connection.execute("COMMIT")
-        size += sum([len(row[4] or b"") for row in batch]) + 4096
-        if size >= journal_writer._CHECKPOINT_BYTES:
-            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-            size = 0
+        log.commit(batch)
+        log.checkpoint_if_due()
     seconds = perf_counter() - began
-    connection.close()
+    log.close()
     return seconds
+
+
+class BareLog:
+    """A table to which batches of rows are appended, with the settings and the checkpoints of the journal.
+
+    Without checkpoints, the write-ahead log would grow without a limit.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self.close, self._size = self._connection.close, 0
+        for setting in journal_file._SETTINGS:
+            self._connection.execute(setting).fetchall()
+        self._connection.execute(
+            "CREATE TABLE log (version INTEGER PRIMARY KEY, resource TEXT, namespace TEXT, name TEXT, body BLOB)"
+        )
+
+    def commit(self, batch: list[tuple[Any, ...]]) -> None:
+        """Return when all rows are durable."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", batch)
+        self._connection.execute("COMMIT")
+        self._size += sum([len(row[4] or b"") for row in batch]) + 4096
+
+    def checkpoint_if_due(self) -> None:
+        """Make a checkpoint after as many bytes as the journal."""
+        if self._size >= journal_writer._CHECKPOINT_BYTES:
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+            self._size = 0
 
 
 class GroupCommit:
@@ -170,7 +195,7 @@ class GroupCommit:
         self._thread.join()
 
     def _run(self) -> None:
-        connection = _new_table(self._path)
+        log = BareLog(self._path)
         while True:
             with self._more:
                 while not self._pending and not self._over:
@@ -178,26 +203,15 @@ class GroupCommit:
                 batch, self._pending = self._pending, []
             if not batch:
                 break
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", [row for row, _ in batch])
-            connection.execute("COMMIT")
+            log.commit([row for row, _ in batch])
             self._loop.call_soon_threadsafe(_answer, [done for _, done in batch])
-        connection.close()
+            log.checkpoint_if_due()
+        log.close()
 
 
 def _answer(waiting: "list[asyncio.Future[None]]") -> None:
     for one in waiting:
         one.set_result(None)
-
-
-def _new_table(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    for setting in journal_file._SETTINGS:
-        connection.execute(setting).fetchall()
-    connection.execute(
-        "CREATE TABLE log (version INTEGER PRIMARY KEY, resource TEXT, namespace TEXT, name TEXT, body BLOB)"
-    )
-    return connection
 
 
 async def waited(path: Path, batches: BareBatches, writers: int) -> float:
@@ -263,7 +277,7 @@ def _in_new_process(*arguments: str) -> dict[str, float]:
 def own_round(name: str, writers: int, folder: Path) -> dict[str, float]:
     """Measure the journal once, and keep what was committed for the floors."""
     seconds, cpu, batches = asyncio.run(measured(folder / "own.db", WORK[name], writers))
-    (folder / "batches").write_bytes(pickle.dumps([[row[:5] for row in batch] for batch in batches]))
+    (folder / "batches").write_bytes(pickle.dumps([[astuple(row)[:5] for row in batch] for batch in batches]))
     count = sum(map(len, batches))
     return {"rate": count / seconds, "cpu": cpu / count * 1e6, "size": count / len(batches)}
 

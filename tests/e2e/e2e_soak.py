@@ -4,8 +4,9 @@
 Run it with `make soak`; a test runs a short one. A witness records what really happened: every replica locks a file of
 its own while it runs, so that a second process of the same replica cannot hide, and appends a line when it starts.
 
-Checked after every restart of the engine: every acknowledged write is present. Checked at the end: every job has the
-outcome that its rules demand, no replica ran twice at the same time, and no process is left.
+Checked after every restart of the engine: every acknowledged write is present, also of the clients that write through
+the Kubernetes API when the engine is killed (`e2e_writers`). Checked at the end: every job has the outcome that its
+rules demand, no replica ran twice at the same time, and no process is left.
 """
 
 import argparse
@@ -22,13 +23,16 @@ from typing import Any
 
 from e2e_jobs import Body, container, job, role
 from e2e_workspace import Workspace, until
+from e2e_writers import ApiWriters
 from msgspec import Struct
 
-from trainwright.cli.state import is_live
+from trainwright.cli.state import API_SOCKET, is_live
 from trainwright.errors import TrainwrightError
 from trainwright.local.sockets.blocking import BlockingClient
 
 _PATIENCE_SECONDS = 240.0
+#: The number of clients that write through the Kubernetes API.
+_WRITERS = 4
 #: A long soak shows its progress after this many kills.
 _REPORT_KILLS = 50
 #: The program of each replica: lock, write a line, work, and end as its plan says: the exit code of each start.
@@ -80,7 +84,7 @@ class Soak:
     """One soak: jobs, kills and checks in one workspace."""
 
     def __init__(self, work: Workspace, seed: int, nodes: int) -> None:
-        self._work, self._nodes = work, nodes
+        self._work, self._seed, self._nodes = work, seed, nodes
         self._random = random.Random(seed)  # noqa: S311 - a test, no secret
         self._engine = work.state / ".engine"
         self._witness = work.folder / "witness"
@@ -92,18 +96,25 @@ class Soak:
         self._acknowledged: dict[str, int] = {}
         self.kills: Counter[str] = Counter()
         self.restarts: list[float] = []
+        self.writers: ApiWriters | None = None
         self._next_report = _REPORT_KILLS
 
     def run(self, kills: int, jobs: int) -> None:
         """Run so many jobs at the same time until so many kills have happened, then check everything."""
         self._up()
-        while sum(self.kills.values()) < kills:
-            self._submit_up_to(jobs)
-            self._write_some()
-            time.sleep(self._random.uniform(0.1, 1.2))
-            self._kill_one()
-            self._show_progress()
-        self._up_if_down()
+        self.writers = writers = ApiWriters(self._engine / API_SOCKET, _WRITERS, self._seed)
+        try:
+            while sum(self.kills.values()) < kills:
+                self._submit_up_to(jobs)
+                self._write_some()
+                time.sleep(self._random.uniform(0.1, 1.2))
+                self._kill_one()
+                writers.check()
+                self._show_progress()
+            self._up_if_down()
+        finally:
+            writers.stop()
+        writers.compare()
         for name in self._jobs:
             self._wait_ended(name)
         self._check_end()
@@ -182,6 +193,8 @@ class Soak:
         found = sorted(self._work.pids(marks[what]))
         if not found:
             return
+        if what == "engine" and self.writers is not None:
+            self.writers.before_kill()
         os.kill(self._random.choice(found), signal.SIGKILL)
         self.kills[what] += 1
         if what == "engine":
@@ -224,7 +237,9 @@ class Soak:
         starts = sorted(self.restarts)
         middle = starts[len(starts) // 2]
         jobs = ", ".join(f"{number} {name}" for name, number in sorted(by_outcome.items()))
-        return f"{sum(self.kills.values())} kills ({kills}); {len(self._jobs)} jobs ({jobs}); `up` took {middle:.2f} s"
+        writes = self.writers.report() if self.writers is not None else ""
+        numbers = f"{sum(self.kills.values())} kills ({kills}); {len(self._jobs)} jobs ({jobs})"
+        return f"{numbers}; {writes}; `up` took {middle:.2f} s"
 
 
 def main() -> None:

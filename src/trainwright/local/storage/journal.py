@@ -22,6 +22,7 @@ from trainwright.errors import EngineError, InvalidError, UnavailableError
 from trainwright.local.storage.history import StoredObject, WriteLog
 from trainwright.local.storage.journal_file import JournalContent, JournalFile, JournalRow, disk_bytes
 from trainwright.local.storage.journal_writer import JournalWriter, Trouble
+from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.runtime.ports import Clock
 
@@ -31,10 +32,34 @@ WAIT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 _POLL_SECONDS = 0.002
 _encode = msgspec.json.Encoder().encode
+#: So many specs are remembered as JSON.
+_MAX_SPECS = 512
 
 
 #: A client that waits: the version, the time until which it waits, and what ends the wait.
 _Waiter = tuple[int, float, "Future[None]"]
+
+
+class SpecEncoder:
+    """Encodes objects as JSON. It remembers the JSON of specs, because most writes change only the status of an object.
+
+    A body that shares its spec with an earlier body has the same dict there: bodies are never changed.
+    """
+
+    def __init__(self) -> None:
+        self._specs: dict[int, tuple[object, msgspec.Raw]] = {}
+
+    def encode(self, body: Body) -> bytes:
+        """The object as JSON."""
+        spec = body.get("spec")
+        if not spec:
+            return _encode(body)
+        known = self._specs.get(id(spec))
+        if known is None or known[0] is not spec:
+            if len(self._specs) >= _MAX_SPECS:
+                self._specs.clear()
+            known = self._specs[id(spec)] = spec, msgspec.Raw(_encode(spec))
+        return _encode({**body, "spec": known[1]})
 
 
 class StoreJournal:
@@ -55,6 +80,7 @@ class StoreJournal:
         self.path, self._file, self._wait_seconds, self._notify = file.path, file, wait_seconds, notify
         self._loop: AbstractEventLoop | None = None
         self._rows: list[JournalRow] = []
+        self._encoder = SpecEncoder()
         self._holds = 0
         self._unpublished: set[WriteLog] = set()
         self._waiters: deque[_Waiter] = deque()
@@ -73,7 +99,7 @@ class StoreJournal:
         Raises InvalidError if JSON cannot contain the object.
         """
         try:
-            body = _encode(record.body)
+            body = self._encoder.encode(record.body) if replaced else _encode(record.body)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidError(f"the object cannot be stored: {error}") from None
         self._rows.append(JournalRow(record.version, resource, key.namespace, key.name, body, replaced))

