@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from api_server import CONFIG_MAPS, JOBS, ServedStore, config_map, generic_job, served
 
-from trainwright.api import budgets, server
+from trainwright.api import budgets, connections, server
 from trainwright.cli.get import _UNFINISHED
 from trainwright.errors import ConflictError, EngineError, InvalidError, NotFoundError, UnavailableError
 from trainwright.kinds.registry import KINDS
@@ -179,14 +179,14 @@ async def test_the_number_of_connections_is_limited(tmp_path: Path, monkeypatch:
     async with served(tmp_path) as api:
         await api.server.start_socket(tmp_path / "api.sock")
         open_ones = [await asyncio.open_unix_connection(str(tmp_path / "api.sock")) for _ in range(3)]
-        assert await asyncio.wait_for(open_ones[2][0].read(), 5) == b""
+        assert await asyncio.wait_for(open_ones[0][0].read(), 5) == b"", "the oldest one without a request is closed"
         assert (await api.ask("GET", "/api")).code == 200
         for _, writer in open_ones:
             writer.close()
 
 
 async def test_a_large_body_is_refused(owner: OwnerApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(connections, "MAX_BODY_BYTES", 1000)
     code, body = await owner.ask("POST", CONFIG_MAPS, config_map("big", text="x" * 2000))
     assert (code, body["reason"]) == (413, "RequestEntityTooLarge")
 

@@ -289,6 +289,12 @@ _PODS = _steps(
         differs=_WORDS,
         says="Forbidden",
     ),
+    Step(
+        line="debug gen-worker-0 --image=none:1 --container=probe",
+        differs="the engine has no ephemeral containers",
+        says="ephemeral containers are disabled for this cluster",
+        code=1,
+    ),
     "label node node-0 pool=test",
     "label node node-0 pool-",
     "cordon node-0",
