@@ -6,18 +6,23 @@ import base64
 import json
 import os
 import signal
+import socket
 import ssl
 import stat
+import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import yarl
 from e2e_jobs import worker
 from e2e_workspace import Workspace, until
 
 from patience import PATIENCE
+from trainwright import open_files
 from trainwright.cli.state import is_live
 
 pytest_plugins = ["e2e_fixtures"]
@@ -83,6 +88,74 @@ def test_the_kubeconfig_is_private_and_the_address_stays(process: Workspace) -> 
         json.loads(process.run("kubeconfig", "--role", "viewer").out)["clusters"][0]["cluster"]["server"]
         == first["api"]
     )
+
+
+def test_a_redirected_kubeconfig_is_private(process: Workspace) -> None:
+    _up(process)
+    new, own = process.work / "new.json", process.work / "own.json"
+    own.touch(mode=0o640)
+    for path in (new, own):
+        with path.open("wb") as file:
+            new.chmod(0o644)  # as with the usual umask
+            command = process.words("kubeconfig")
+            subprocess.run(command, env=process.env, cwd=process.work, stdout=file, check=True)
+        assert json.loads(path.read_bytes())["kind"] == "Config"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert process.run("down").code == 0
+
+
+def test_silent_connections_do_not_stop_commands(process: Workspace) -> None:
+    """Connections that never begin TLS need open files; an engine starts with the usual limit of 1,024 files."""
+    open_files.raise_limit()
+    process.before = ["/bin/sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh"]
+    assert process.run("up").code == 0
+    process.before = []
+    url = yarl.URL(json.loads(process.run("status", "-o", "json").out)["api"])
+    with ExitStack() as stack:
+        for _ in range(2000):
+            stack.enter_context(socket.create_connection((str(url.host), url.port or 0), timeout=PATIENCE))
+        assert process.run("submit", worker("ulimit -Sn")).code == 0
+        assert process.run("wait", "e2e").code == 0
+        assert "e2e" in process.run("get", "--all").out
+        folder = process.state / ".engine"
+        _test(folder, _list_maps)
+    assert "1024" in process.run("logs", "e2e").out, "pods have the limit that the engine was started with"
+    assert process.run("down").code == 0
+
+
+async def _list_maps(client: ApiClient) -> None:
+    code, _ = await client.ask("GET", _MAPS)
+    assert code == 200
+
+
+def test_a_deleted_node_is_registered_again(process: Workspace) -> None:
+    folder = Path(_up(process, "--nodes", "1")["kubeconfig"]).parent
+    go = process.work / "go"
+    assert process.run("submit", worker(f"until test -e {go}; do sleep 0.05; done")).code == 0
+    assert process.run("wait", "--for", "running", "e2e").code == 0
+
+    async def work(client: ApiClient) -> None:
+        _, before = await client.ask("GET", "/api/v1/nodes/node-0")
+        code, _ = await client.ask("DELETE", "/api/v1/nodes/node-0")
+        assert code == 200
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                code, after = await client.ask("GET", "/api/v1/nodes/node-0")
+                if code == 200 and after.get("status", {}).get("conditions"):
+                    break
+                await asyncio.sleep(0.02)
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+        assert after["status"]["allocatable"] == before["status"]["allocatable"]
+
+    _test(folder, work)
+    other = worker("echo placed")
+    other["metadata"]["name"] = "later"
+    assert process.run("submit", other).code == 0
+    assert process.run("wait", "later").code == 0, "the node takes new pods"
+    go.touch()
+    assert process.run("wait", "e2e").code == 0
+    assert json.loads(process.run("get", "e2e", "-o", "json").out)["status"].get("restarts", 0) == 0
+    assert process.run("down").code == 0
 
 
 def test_an_engine_without_an_api(process: Workspace) -> None:
