@@ -6,6 +6,7 @@ import gc
 import json
 import ssl
 import tracemalloc
+from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -345,3 +346,37 @@ async def test_others_cannot_use_up_the_watches_of_the_admin(api: ServedStore, m
         assert (await api.ask("GET", f"{CONFIG_MAPS}?watch=true", role="viewer")).code == 429
         await stack.enter_async_context(api.watch(f"{CONFIG_MAPS}?watch=true"))
         assert (await api.ask("GET", f"{CONFIG_MAPS}?watch=true")).code == 429
+
+
+async def test_ten_thousand_watches(api: ServedStore) -> None:
+    """With the limits of a real engine, most watches are refused. The others and the admin's requests work."""
+    request = _request(f"{CONFIG_MAPS}?watch=true", headers="Authorization: Bearer viewer\r\n")
+    codes: Counter[int] = Counter()
+    kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def open_one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+        writer.write(request.replace("HOST", "localhost").encode())
+        try:
+            code = int((await reader.readuntil(b"\r\n\r\n")).split()[1])
+        except (ConnectionError, asyncio.IncompleteReadError):
+            code = 0
+        codes[code] += 1
+        if code == 200:
+            kept.append((reader, writer))
+        else:
+            writer.close()
+
+    for _ in range(100):
+        await asyncio.gather(*(open_one() for _ in range(100)))
+    assert {*codes} <= {0, 200, 429}, codes
+    assert (codes.total(), codes[200], len(api.server._handlers.watches)) == (10_000, 400, 400)
+    async with api.watch(f"{CONFIG_MAPS}?watch=true") as watch:
+        await api.make(CONFIG_MAPS, config_map("seen"))
+        assert await watch.names(1) == [("ADDED", "seen")]
+    for reader, writer in kept:
+        assert b'"seen"' in await asyncio.wait_for(reader.readuntil(b"\n\r\n"), 10)
+        writer.close()
+    async with asyncio.timeout(10):
+        while len(api.server._handlers.watches) or len(api.server._connections._open) > 1:
+            await asyncio.sleep(0.01)
