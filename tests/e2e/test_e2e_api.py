@@ -10,8 +10,9 @@ import socket
 import ssl
 import stat
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +112,34 @@ def test_silent_connections_do_not_stop_commands(process: Workspace) -> None:
     assert process.run("up").code == 0
     process.before = []
     url = yarl.URL(json.loads(process.run("status", "-o", "json").out)["api"])
-    with ExitStack() as stack:
-        for _ in range(2000):
-            stack.enter_context(socket.create_connection((str(url.host), url.port or 0), timeout=PATIENCE))
-        assert process.run("submit", worker("ulimit -Sn")).code == 0
-        assert process.run("wait", "e2e").code == 0
+    ready, stop = threading.Event(), threading.Event()
+    clients = threading.Thread(target=_open_silent_connections, args=((url.host, url.port), ready, stop))
+    clients.start()
+    try:
+        assert ready.wait(PATIENCE)
+        # A new process gets its limit when it has just started.
+        assert process.run("submit", worker("until test $(ulimit -Sn) = 1024; do sleep 0.05; done")).code == 0
+        done = process.run("wait", "--timeout", "60s", "e2e")
+        assert done.code == 0, f"pods have the limit that the engine was started with: {done.said}"
         assert "e2e" in process.run("get", "--all").out
-        folder = process.state / ".engine"
-        _test(folder, _list_maps)
-    assert "1024" in process.run("logs", "e2e").out, "pods have the limit that the engine was started with"
+        _test(process.state / ".engine", _list_maps)
+    finally:
+        stop.set()
+        clients.join()
     assert process.run("down").code == 0
+
+
+def _open_silent_connections(address: tuple[str, int], ready: threading.Event, stop: threading.Event) -> None:
+    """Keep 2,000 connections open that send nothing. New ones replace the oldest ones until `stop` is set."""
+    found: deque[socket.socket] = deque()
+    while not stop.is_set():
+        found.append(socket.create_connection(address, timeout=PATIENCE))
+        if len(found) > 2000:
+            ready.set()
+            found.popleft().close()
+            stop.wait(0.002)
+    for one in found:
+        one.close()
 
 
 async def _list_maps(client: ApiClient) -> None:
