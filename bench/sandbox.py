@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, process_time, sleep
 
+from trainwright import open_files
 from trainwright.node.settings import AgentSettings
 from trainwright.node.supervisor import launch
 from trainwright.node.supervisor.protocol import NetworkConfig
@@ -93,7 +94,7 @@ def crowd(sandbox: SandboxRuntime) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    launch.raise_descriptor_limit()
+    open_files.raise_limit()
     network: NetworkConfig = {"subnet": "10.200.0.0/16"}
     settings = AgentSettings(
         node="bench", runtime="sandbox", folder="", volumes="", cwd="/", outside=False, network=network

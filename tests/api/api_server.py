@@ -12,6 +12,7 @@ import aiohttp
 from msgspec import Struct
 
 from trainwright.api.access import AccessRole, ApiIdentity
+from trainwright.api.credentials import ApiCredentials
 from trainwright.api.handlers import ResourceHandlers
 from trainwright.api.server import ApiAddress, ApiHttpServer
 from trainwright.local.checks import admission
@@ -123,18 +124,23 @@ def generic_job(name: str, replicas: int = 1) -> Body:
 
 
 @asynccontextmanager
-async def served(folder: Path, *, history: int = 8192) -> AsyncIterator[ServedStore]:
-    """Serve an empty store without TLS. The tokens are the names of the roles."""
-    store = Store(WallClock(), history=history)
+async def served(
+    folder: Path, *, history: int = 8192, tls: bool = False, journal: bool = False
+) -> AsyncIterator[ServedStore]:
+    """Serve an empty store. The tokens are the names of the roles."""
+    clock = WallClock()
+    store = Store.open(clock, folder / "store.db", history=history) if journal else Store(clock, history=history)
     admission.install(store)
     cluster = LocalCluster(store)
     handlers = ResourceHandlers(cluster, WallClock(), folder)
     await handlers.prepare()
     server = ApiHttpServer(handlers, _TOKENS.get)
-    await server.start(ApiAddress())
-    async with aiohttp.ClientSession() as session:
+    await server.start(ApiAddress(tls=ApiCredentials(folder, clock).prepare() if tls else None))
+    connector = aiohttp.TCPConnector(limit=0, ssl=False)  # nobody checks the certificate here
+    async with aiohttp.ClientSession(connector=connector) as session:
         try:
             yield ServedStore(server, store, session)
         finally:
             await session.close()
             await server.stop()
+            store.close()

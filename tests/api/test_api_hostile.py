@@ -2,13 +2,18 @@
 """Clients that are slow, greedy or wrong: they get an error or are cut off, and others are answered all the same."""
 
 import asyncio
+import gc
 import json
-from contextlib import AsyncExitStack
+import ssl
+import tracemalloc
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 import pytest
-from api_server import CONFIG_MAPS, MERGE, ServedStore, config_map
+from api_server import CONFIG_MAPS, MERGE, TABLE, ServedStore, config_map, served
 
-from trainwright.api import budgets, handlers, server
+from trainwright.api import budgets, connections, handlers, server
 from trainwright.runtime.ports import PODS
 
 _PODS = "/api/v1/namespaces/default/pods"
@@ -124,7 +129,7 @@ async def test_a_foreign_host_name_is_refused(api: ServedStore, host: str, code:
 
 
 async def test_a_slow_head_is_cut_off(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "_HEAD_SECONDS", 0.3)
     async with AsyncExitStack() as stack:
         pairs = [await asyncio.open_connection("127.0.0.1", api.server.port) for _ in range(50)]
         for _, writer in pairs:
@@ -133,6 +138,22 @@ async def test_a_slow_head_is_cut_off(api: ServedStore, monkeypatch: pytest.Monk
         assert (await api.ask("GET", "/version")).code == 200
         ends = [await asyncio.wait_for(reader.read(), 5) for reader, _ in pairs]
         assert ends == [b""] * 50
+
+
+async def test_a_slow_head_of_a_later_request_is_cut_off(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_HEAD_SECONDS", 0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+    request = f"GET /version HTTP/1.1\r\nHost: localhost\r\n{_AUTHORIZED}\r\n".encode()
+    for _ in range(2):  # a client that waits between two requests keeps its connection
+        writer.write(request)
+        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"}")
+        await asyncio.sleep(0.5)
+    writer.write(request[:20])
+    async with asyncio.timeout(5):
+        while await reader.read(1000):
+            pass
+    writer.close()
 
 
 async def test_a_slow_body_is_cut_off(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,16 +182,53 @@ async def test_a_large_body_without_a_length_is_refused_before_it_is_in_memory(a
     assert sent < 32 << 20, "the server stopped reading early"
 
 
-async def test_the_number_of_connections_is_limited(api: ServedStore) -> None:
-    api.server._connections.limit = 20
-    pairs = [await asyncio.open_connection("127.0.0.1", api.server.port) for _ in range(30)]
-    await asyncio.sleep(0.1)
-    closed = [reader.at_eof() for reader, _ in pairs]
+async def _silent(api: ServedStore, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connections whose clients send nothing. The server has accepted all of them."""
+    pairs = [await asyncio.open_connection("127.0.0.1", api.server.port) for _ in range(count)]
+    assert (await api.ask("GET", "/version")).code == 200, "the queue of the listener is served in order"
+    return pairs
+
+
+async def _are_closed(pairs: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """Wait until the server has closed these connections."""
+    for reader, _ in pairs:
+        with suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_the_number_of_connections_is_limited_before_tls_begins(tmp_path: Path, tls: bool) -> None:
+    async with served(tmp_path, tls=tls) as api, api.watch(f"{CONFIG_MAPS}?watch=true") as watch:
+        api.server._connections.limit = 20
+        pairs = await _silent(api, 60)
+        await _are_closed(pairs[:50])  # the oldest ones; a quarter of the limit remains
+        assert len(api.server._connections._open) <= 20
+        files = [one.get_extra_info("socket").fileno() for _, one in pairs[-4:]]
+        assert all(not reader.at_eof() for reader, _ in pairs[-4:]), files
+        await api.make(CONFIG_MAPS, config_map("seen"))
+        assert await watch.names(1) == [("ADDED", "seen")], "a client with a token keeps its connection"
+        for _, writer in pairs:
+            writer.close()
+
+
+async def test_tls_must_begin_in_time(tls_api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_HANDSHAKE_SECONDS", 0.3)
+    pairs = await _silent(tls_api, 20)
+    pairs[0][1].write(b"\x16\x03\x01")  # the beginning of a handshake
+    await _are_closed(pairs)
+    assert not tls_api.server._connections._unproven
+    assert (await tls_api.ask("GET", "/version")).code == 200
     for _, writer in pairs:
         writer.close()
-    assert sum(closed) >= 9
-    await asyncio.sleep(0.1)
-    assert (await api.ask("GET", "/version")).code == 200
+
+
+async def test_others_cannot_use_up_the_connections_of_the_admin(api: ServedStore) -> None:
+    api.server._connections.limit = 5
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(api.watch(f"{CONFIG_MAPS}?watch=true", role="viewer"))
+        assert (await api.ask("GET", CONFIG_MAPS, role="viewer")).code == 429
+        assert (await api.ask("GET", CONFIG_MAPS)).code == 200
 
 
 async def test_a_client_has_a_budget_of_requests(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,20 +283,59 @@ async def test_a_pod_without_an_image_can_be_labelled(api: ServedStore) -> None:
     assert (answer.code, answer.body["metadata"]["labels"]) == (200, {"a": "b"})
 
 
-async def test_a_client_that_does_not_read_a_list_costs_little_memory(api: ServedStore) -> None:
-    for number in range(20):
-        await api.make(CONFIG_MAPS, config_map(f"m{number}", large="x" * 900_000))
-    pairs = [await asyncio.open_connection("127.0.0.1", api.server.port, limit=1024) for _ in range(5)]
+async def _unread_lists(
+    api: ServedStore, count: int, accept: str = ""
+) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Clients that ask for a list of 18 MB, read the head of the answer and then nothing more."""
+    for number in range(200):
+        await api.make(CONFIG_MAPS, config_map(f"m{number}", large="x" * 90_000))
+    tls = ssl.create_default_context() if api.server.url.startswith("https") else None
+    if tls is not None:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    to = {"host": "127.0.0.1", "port": api.server.port, "limit": 1024, "ssl": tls}
+    pairs = [await asyncio.open_connection(**to) for _ in range(count)]  # type: ignore[arg-type]
+    headers = _AUTHORIZED + (f"Accept: {accept}\r\n" if accept else "")
     for _, writer in pairs:
-        writer.write(_request(CONFIG_MAPS).replace("HOST", "127.0.0.1").encode())
-    for reader, _ in pairs:
+        writer.write(
+            _request(f"{CONFIG_MAPS}?includeObject=Object", headers=headers).replace("HOST", "localhost").encode()
+        )
+    for reader, writer in pairs:
         await reader.readuntil(b"\r\n\r\n")
-    await asyncio.sleep(0.3)
-    open_ones = [one.transport for one in api.server._connections.connections if one.transport is not None]
-    unsent = [one.get_write_buffer_size() for one in open_ones if isinstance(one, asyncio.Transport)]
-    for _, writer in pairs:
-        writer.close()
-    assert 0 < max(unsent) < 2 << 20, "a whole list has 18 MB"
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return pairs
+
+
+@pytest.mark.parametrize("accept", ["", TABLE])
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_client_that_does_not_read_a_list_costs_little_memory(tmp_path: Path, tls: bool, accept: str) -> None:
+    tracemalloc.start()
+    async with served(tmp_path, tls=tls) as api:
+        pairs = await _unread_lists(api, 5, accept)
+        await asyncio.sleep(0.3)
+        before, _ = tracemalloc.get_traced_memory()
+        for _, writer in pairs:
+            writer.transport.abort()
+        while len(api.server._connections._open) > 1:  # that of `api.make`
+            await asyncio.sleep(0.01)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert before - after < 10 << 20, "five whole lists have 90 MB"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_client_that_does_not_read_a_list_is_cut_off(
+    tmp_path: Path, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "_PART_SECONDS", 0.3)
+    async with served(tmp_path, tls=tls) as api:
+        pairs = await _unread_lists(api, 3)
+        async with asyncio.timeout(10):
+            while len(api.server._connections._open) > 1:
+                await asyncio.sleep(0.01)
+        assert (await api.ask("GET", "/version")).code == 200
+        for _, writer in pairs:
+            writer.transport.abort()
 
 
 async def test_others_cannot_use_up_the_watches_of_the_admin(api: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +346,37 @@ async def test_others_cannot_use_up_the_watches_of_the_admin(api: ServedStore, m
         assert (await api.ask("GET", f"{CONFIG_MAPS}?watch=true", role="viewer")).code == 429
         await stack.enter_async_context(api.watch(f"{CONFIG_MAPS}?watch=true"))
         assert (await api.ask("GET", f"{CONFIG_MAPS}?watch=true")).code == 429
+
+
+async def test_ten_thousand_watches(api: ServedStore) -> None:
+    """With the limits of a real engine, most watches are refused. The others and the admin's requests work."""
+    request = _request(f"{CONFIG_MAPS}?watch=true", headers="Authorization: Bearer viewer\r\n")
+    codes: Counter[int] = Counter()
+    kept: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def open_one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.server.port)
+        writer.write(request.replace("HOST", "localhost").encode())
+        try:
+            code = int((await reader.readuntil(b"\r\n\r\n")).split()[1])
+        except (ConnectionError, asyncio.IncompleteReadError):
+            code = 0
+        codes[code] += 1
+        if code == 200:
+            kept.append((reader, writer))
+        else:
+            writer.close()
+
+    for _ in range(100):
+        await asyncio.gather(*(open_one() for _ in range(100)))
+    assert {*codes} <= {0, 200, 429}, codes
+    assert (codes.total(), codes[200], len(api.server._handlers.watches)) == (10_000, 400, 400)
+    async with api.watch(f"{CONFIG_MAPS}?watch=true") as watch:
+        await api.make(CONFIG_MAPS, config_map("seen"))
+        assert await watch.names(1) == [("ADDED", "seen")]
+    for reader, writer in kept:
+        assert b'"seen"' in await asyncio.wait_for(reader.readuntil(b"\n\r\n"), 10)
+        writer.close()
+    async with asyncio.timeout(10):
+        while len(api.server._handlers.watches) or len(api.server._connections._open) > 1:
+            await asyncio.sleep(0.01)

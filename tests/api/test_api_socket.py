@@ -18,12 +18,14 @@ import aiohttp
 import pytest
 from api_server import CONFIG_MAPS, JOBS, ServedStore, config_map, generic_job, served
 
-from trainwright.api import budgets, server
-from trainwright.cli.get import _UNFINISHED
+from trainwright.api import budgets, connections, resources, server
+from trainwright.cli.get import _UNFINISHED, _unfinished
 from trainwright.errors import ConflictError, EngineError, InvalidError, NotFoundError, UnavailableError
+from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.blocking import ClusterClient, engine_client
 from trainwright.local.cluster import LocalCluster
+from trainwright.local.sockets import server as socket_server
 from trainwright.local.sockets.blocking import BlockingClient
 from trainwright.local.sockets.server import serve
 from trainwright.model.meta import Key
@@ -179,14 +181,14 @@ async def test_the_number_of_connections_is_limited(tmp_path: Path, monkeypatch:
     async with served(tmp_path) as api:
         await api.server.start_socket(tmp_path / "api.sock")
         open_ones = [await asyncio.open_unix_connection(str(tmp_path / "api.sock")) for _ in range(3)]
-        assert await asyncio.wait_for(open_ones[2][0].read(), 5) == b""
+        assert await asyncio.wait_for(open_ones[0][0].read(), 5) == b"", "the oldest one without a request is closed"
         assert (await api.ask("GET", "/api")).code == 200
         for _, writer in open_ones:
             writer.close()
 
 
 async def test_a_large_body_is_refused(owner: OwnerApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(connections, "MAX_BODY_BYTES", 1000)
     code, body = await owner.ask("POST", CONFIG_MAPS, config_map("big", text="x" * 2000))
     assert (code, body["reason"]) == (413, "RequestEntityTooLarge")
 
@@ -232,6 +234,30 @@ async def test_both_clients_of_an_engine_see_the_same(owner: OwnerApi, tmp_path:
 
         assert through_api == await asyncio.to_thread(private)
     assert "deletionTimestamp" in through_api[1]["metadata"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id)
+async def test_get_works_with_an_older_engine_that_does_not_have_a_kind(
+    owner: OwnerApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    await owner.api.make(JOBS, generic_job("one"))
+    for version in kind.served:
+        monkeypatch.delitem(resources._BY_PATH, (kind.group, version.partition("/")[2], kind.plural))
+    without = {name: one for name, one in BY_ID.items() if name != jobs_of(kind).id}
+    monkeypatch.setattr(socket_server, "BY_ID", without)
+
+    def names(client: Any) -> list[str]:
+        return [body["metadata"]["name"] for one in KINDS for body in _unfinished(client, one)]
+
+    expected = [] if jobs_of(kind).id == _GENERIC else ["one"]
+    assert await owner.call(names) == expected
+    async with serve(tmp_path / "engine.sock", LocalCluster(owner.api.store)):
+
+        def private() -> list[str]:
+            with BlockingClient(tmp_path / "engine.sock", timeout=5) as client:
+                return names(client)
+
+        assert await asyncio.to_thread(private) == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 201, 1203])

@@ -68,7 +68,9 @@ class Step(Struct, frozen=True, kw_only=True):
     terminal: bool = False
     #: Lines that may differ between the servers.
     ignored: tuple[Ignored, ...] = ()
-    #: The reason why the output is not compared, only the exit code.
+    #: Whether the engine may print fewer lines: each of its lines is then one of the other server's, in any order.
+    fewer: bool = False
+    #: The difference because of which the output is not compared: a row of a table in docs/compatibility.md.
     differs: str = ""
     #: What the output of the engine then contains.
     says: str = ""
@@ -84,10 +86,10 @@ class Result(Struct, frozen=True):
     code: int
     output: str
 
-    def without(self, ignored: tuple[Ignored, ...]) -> str:
-        """The output without the lines that may differ, and without the commas after the lines before them in JSON."""
+    def without(self, ignored: tuple[Ignored, ...]) -> list[str]:
+        """The lines without those that may differ, and without the commas after the lines before them in JSON."""
         lines = (line.rstrip(",") for line in self.output.splitlines() if line.strip())
-        return "\n".join(line for line in lines if not any(re.search(one.pattern, line) for one in ignored))
+        return [line for line in lines if not any(re.search(one.pattern, line) for one in ignored)]
 
 
 def normalized(text: str) -> str:

@@ -44,7 +44,7 @@ async def _play_all(plane: ControlPlane, folder: Path) -> Answers:
     token = {"Authorization": f"Bearer {plane.tokens['admin']}"}
     connector = aiohttp.TCPConnector(ssl=tls)
     async with (
-        served(folder) as ours,
+        served(folder, journal=True) as ours,
         aiohttp.ClientSession(plane.server, headers=token, connector=connector) as to_real,
         aiohttp.ClientSession(ours.server.url, headers={"Authorization": "Bearer admin"}) as to_ours,
     ):

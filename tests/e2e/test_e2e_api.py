@@ -6,18 +6,24 @@ import base64
 import json
 import os
 import signal
+import socket
 import ssl
 import stat
+import subprocess
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import yarl
 from e2e_jobs import worker
 from e2e_workspace import Workspace, until
 
 from patience import PATIENCE
+from trainwright import open_files
 from trainwright.cli.state import is_live
 
 pytest_plugins = ["e2e_fixtures"]
@@ -83,6 +89,92 @@ def test_the_kubeconfig_is_private_and_the_address_stays(process: Workspace) -> 
         json.loads(process.run("kubeconfig", "--role", "viewer").out)["clusters"][0]["cluster"]["server"]
         == first["api"]
     )
+
+
+def test_a_redirected_kubeconfig_is_private(process: Workspace) -> None:
+    _up(process)
+    new, own = process.work / "new.json", process.work / "own.json"
+    own.touch(mode=0o640)
+    for path in (new, own):
+        with path.open("wb") as file:
+            new.chmod(0o644)  # as with the usual umask
+            command = process.words("kubeconfig")
+            subprocess.run(command, env=process.env, cwd=process.work, stdout=file, check=True)
+        assert json.loads(path.read_bytes())["kind"] == "Config"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert process.run("down").code == 0
+
+
+def test_silent_connections_do_not_stop_commands(process: Workspace) -> None:
+    """Connections that never begin TLS need open files; an engine starts with the usual limit of 1,024 files."""
+    open_files.raise_limit()
+    process.before = ["/bin/sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh"]
+    assert process.run("up").code == 0
+    process.before = []
+    url = yarl.URL(json.loads(process.run("status", "-o", "json").out)["api"])
+    ready, stop = threading.Event(), threading.Event()
+    clients = threading.Thread(target=_open_silent_connections, args=((url.host, url.port), ready, stop))
+    clients.start()
+    try:
+        assert ready.wait(PATIENCE)
+        # A new process gets its limit when it has just started.
+        assert process.run("submit", worker("until test $(ulimit -Sn) = 1024; do sleep 0.05; done")).code == 0
+        done = process.run("wait", "--timeout", "60s", "e2e")
+        assert done.code == 0, f"pods have the limit that the engine was started with: {done.said}"
+        assert "e2e" in process.run("get", "--all").out
+        _test(process.state / ".engine", _list_maps)
+    finally:
+        stop.set()
+        clients.join()
+    assert process.run("down").code == 0
+
+
+def _open_silent_connections(address: tuple[str, int], ready: threading.Event, stop: threading.Event) -> None:
+    """Keep 2,000 connections open that send nothing. New ones replace the oldest ones until `stop` is set."""
+    found: deque[socket.socket] = deque()
+    while not stop.is_set():
+        found.append(socket.create_connection(address, timeout=PATIENCE))
+        if len(found) > 2000:
+            ready.set()
+            found.popleft().close()
+            stop.wait(0.002)
+    for one in found:
+        one.close()
+
+
+async def _list_maps(client: ApiClient) -> None:
+    code, _ = await client.ask("GET", _MAPS)
+    assert code == 200
+
+
+def test_a_deleted_node_is_registered_again(process: Workspace) -> None:
+    folder = Path(_up(process, "--nodes", "1")["kubeconfig"]).parent
+    go = process.work / "go"
+    assert process.run("submit", worker(f"until test -e {go}; do sleep 0.05; done")).code == 0
+    assert process.run("wait", "--for", "running", "e2e").code == 0
+
+    async def work(client: ApiClient) -> None:
+        _, before = await client.ask("GET", "/api/v1/nodes/node-0")
+        code, _ = await client.ask("DELETE", "/api/v1/nodes/node-0")
+        assert code == 200
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                code, after = await client.ask("GET", "/api/v1/nodes/node-0")
+                if code == 200 and after.get("status", {}).get("conditions"):
+                    break
+                await asyncio.sleep(0.02)
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+        assert after["status"]["allocatable"] == before["status"]["allocatable"]
+
+    _test(folder, work)
+    other = worker("echo placed")
+    other["metadata"]["name"] = "later"
+    assert process.run("submit", other).code == 0
+    assert process.run("wait", "later").code == 0, "the node takes new pods"
+    go.touch()
+    assert process.run("wait", "e2e").code == 0
+    assert json.loads(process.run("get", "e2e", "-o", "json").out)["status"].get("restarts", 0) == 0
+    assert process.run("down").code == 0
 
 
 def test_an_engine_without_an_api(process: Workspace) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many requests a client may send: a budget that fills up again, so that no client uses up the engine."""
+"""How many requests a client may send, and what is left for admins, so that no client uses up the engine."""
 
 from collections.abc import Callable
 
@@ -9,6 +9,14 @@ from trainwright.errors import TooManyRequestsError
 _RATE, _BURST = 1000.0, 2000.0
 #: Clients without a token share a small budget: they can only guess tokens and ask for the health.
 _ANONYMOUS_RATE, _ANONYMOUS_BURST = 50.0, 100.0
+#: Per cent of all watches, and of all connections, that clients may have who are no admins. So they cannot lock the
+#: admin out.
+_SHARE_OF_OTHERS = 80
+
+
+def share_of_others(limit: int) -> int:
+    """How many of `limit` watches or connections clients may have who are no admins."""
+    return limit * _SHARE_OF_OTHERS // 100
 
 
 class RequestBudget:

@@ -187,6 +187,7 @@ def _fixed_part(spec: Body) -> Body:
             if isinstance(one, dict)
         ]
     rest["restartPolicy"] = spec.get("restartPolicy") or _RESTART_POLICIES[0]
+    rest["securityContext"] = spec.get("securityContext") or {}
     return rest
 
 

@@ -4,7 +4,7 @@
 The client names the forms that it accepts in the header Accept; the first one that the server knows is used.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -73,7 +73,7 @@ class ObjectFormat:
         self._api_version = served.resource.api_version
         #: Equal for formats that encode an object in the same way.
         self.key = (self._api_version, served.resource.plural, form)
-        self._table = TableRenderer(served, form.include) if form.kind == _TABLE else None
+        self._table = TableRenderer(served, form.include, form.version) if form.kind == _TABLE else None
 
     def shown(self, body: Body) -> Body:
         """The object in the version of the request. All versions of a kind have the same fields."""
@@ -86,17 +86,23 @@ class ObjectFormat:
         """One object: itself, its metadata, or a Table with one row."""
         if self._table is not None:
             version = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
-            return _encode(self._with_version(self._table.table([self.shown(body)], version, now)))
+            return _encode(self._table.table([self.shown(body)], version, now))
         return _encode(self._item(body))
 
-    def items(self, bodies: Iterable[Body]) -> list[bytes]:
-        """The encoded objects of a list. As on an API server, only custom objects repeat their kind."""
-        if self.form.kind or self._served.custom:
-            return [_encode(self._item(body)) for body in bodies]
-        return [_encode({name: part for name, part in body.items() if name not in _TYPE}) for body in bodies]
+    def items(self, bodies: Iterable[Body], now: datetime) -> Iterator[bytes]:
+        """The encoded objects of a list, or its rows. As on an API server, only custom objects repeat their kind."""
+        for body in bodies:
+            if self._table is not None:
+                yield _encode(self._table.row(self.shown(body), now))
+            elif self.form.kind or self._served.custom:
+                yield _encode(self._item(body))
+            else:
+                yield _encode({name: part for name, part in body.items() if name not in _TYPE})
 
     def head(self, metadata: Body) -> tuple[bytes, bytes]:
-        """What comes before and after the objects of a list."""
+        """What comes before and after the objects of a list, or the rows of a Table."""
+        if self._table is not None:
+            return _encode(self._table.head(metadata))[:-1] + b',"rows":[', b"]}\n"
         kind, api_version = self._served.list_kind, self._api_version
         if self.form.kind:
             kind, api_version = _METADATA[1], f"{_META_GROUP}/{self.form.version}"
@@ -105,12 +111,6 @@ class ObjectFormat:
         start = _encode({"kind": kind, "apiVersion": api_version, "metadata": metadata})
         return start[:-1] + b',"items":[', b"]}\n"
 
-    def table(self, bodies: Iterable[Body], metadata: Body, now: datetime) -> bytes | None:
-        """All objects as one Table; None if the form is another."""
-        if self._table is None:
-            return None
-        return _encode(self._with_version(self._table.table([self.shown(body) for body in bodies], metadata, now)))
-
     def event(self, what: str, body: Body, now: datetime, *, is_first: bool) -> bytes:
         """One event of a watch. Only the first Table of a watch has the definitions of the columns."""
         content: Body
@@ -118,9 +118,7 @@ class ObjectFormat:
             content = self._item(body)
         else:
             version = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
-            content = self._with_version(self._table.table([self.shown(body)], version, now))
-            if not is_first:
-                content = {**content, "columnDefinitions": None}
+            content = self._table.table([self.shown(body)], version, now, definitions=is_first)
         return _encode({"type": what, "object": content}) + b"\n"
 
     @property
@@ -143,15 +141,6 @@ class ObjectFormat:
             api_version = f"{_META_GROUP}/{self.form.version}"
             return {"kind": _METADATA[0], "apiVersion": api_version, "metadata": body["metadata"]}
         return self.shown(body)
-
-    def _with_version(self, table: Body) -> Body:
-        if self.form.version == "v1":
-            return table
-        version = {"apiVersion": f"{_META_GROUP}/{self.form.version}"}
-        if self.form.include is not IncludeObject.METADATA:
-            return {**table, **version}
-        rows = [{**row, "object": {**row["object"], **version}} for row in table["rows"]]
-        return {**table, **version, "rows": rows}
 
 
 _TYPE = ("apiVersion", "kind")

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from trainwright.api import access, bodies, field_labels, paths, queries, scales, statuses
 from trainwright.api.access import AccessRole, ApiIdentity
 from trainwright.api.bodies import DeleteOptions
+from trainwright.api.budgets import share_of_others
 from trainwright.api.definitions import Definitions
 from trainwright.api.formats import ObjectFormat, check_form, choose
 from trainwright.api.lists import Lists, Page
@@ -37,12 +38,11 @@ from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.selectors import compiled
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
+from trainwright.model.units import Time
 from trainwright.runtime.ports import CLAIMS, DEFINITIONS, NAMESPACES, PODS, SERVICES, Clock
 
 #: So many watches can be open at the same time.
 MAX_WATCHES = 500
-#: Per cent of these watches that clients may open who are no admins, so that they cannot lock the admin out.
-_SHARE_OF_OTHERS = 80
 #: The longest watch in seconds. Clients begin a new watch at its end.
 _MAX_WATCH_SECONDS = 3600.0
 #: A list is sent in parts of at least this many bytes, so that other requests are answered between them, and a client
@@ -155,14 +155,11 @@ class ResourceHandlers:
             page = Page(self._definitions.list(options.scope), str(self._cluster.durable_version))
         else:
             page = await self._lists.page(call.served.resource, options)
-        table = form.table(page.items, page.metadata, self._clock.now())
-        if table is not None:
-            return await _send_parts(call.request, iter(_cut(table)))
-        return await _send_list(call.request, form, page)
+        return await _send_list(call.request, form, page, self._clock.now())
 
     async def _watch(self, call: Call) -> web.StreamResponse:
         form, options = self._format(call, _WATCH), self._options(call)
-        limit = MAX_WATCHES if call.identity.role is AccessRole.ADMIN else MAX_WATCHES * _SHARE_OF_OTHERS // 100
+        limit = MAX_WATCHES if call.identity.role is AccessRole.ADMIN else share_of_others(MAX_WATCHES)
         if len(self.watches) >= limit:
             raise TooManyRequestsError(f"{limit} watches are open already", retry_after=5)
         transport = call.request.transport
@@ -269,7 +266,7 @@ class ResourceHandlers:
         form, scope = self._format(call, _LIST), self._options(call).scope
         gone = await self._writes.delete_all(call.served, scope, options)
         page = Page(tuple(gone), str(self._cluster.durable_version))
-        return await _send_list(call.request, form, page)
+        return await _send_list(call.request, form, page, self._clock.now())
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -338,28 +335,22 @@ async def _delete_options(call: Call) -> DeleteOptions:
     return bodies.with_query(given, call.request.query)
 
 
-async def _send_list(request: web.BaseRequest, form: ObjectFormat, page: Page) -> web.StreamResponse:
+async def _send_list(request: web.BaseRequest, form: ObjectFormat, page: Page, now: Time) -> web.StreamResponse:
     """Send a list in parts, so that its size in memory is bounded and other requests are answered meanwhile."""
     start, end = form.head(page.metadata)
-    return await _send_parts(request, _list_parts(start, form, page.items, end))
+    return await _send_parts(request, _list_parts(start, form.items(page.items, now), end))
 
 
-def _list_parts(start: bytes, form: ObjectFormat, items: tuple[Body, ...], end: bytes) -> Iterator[bytes]:
+def _list_parts(start: bytes, items: Iterator[bytes], end: bytes) -> Iterator[bytes]:
     """The bytes of a list, in parts."""
     part, size, separator = [start], 0, b""
-    for item in items:
-        (data,) = form.items((item,))
+    for data in items:
         part += (separator, data)
         size, separator = size + len(data), b","
         if size >= _PART_BYTES:
             yield b"".join(part)
             part, size = [], 0
     yield b"".join((*part, end))
-
-
-def _cut(data: bytes) -> list[bytes]:
-    """The data in parts."""
-    return [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)] or [b""]
 
 
 async def _send_parts(request: web.BaseRequest, parts: Iterator[bytes]) -> web.StreamResponse:

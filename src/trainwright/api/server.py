@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server of the API: TLS, connections and their limits, who sends a request, and documents that never change.
+"""The HTTP server of the API: where it listens, who sends a request, and documents that never change.
 
 It runs in the event loop of the engine, so no client may cost much: the number of connections and the size of heads and
 bodies are bounded, a head and a body must arrive within some seconds, and each client has a budget of requests.
@@ -12,23 +12,21 @@ that a client sends.
 import asyncio
 import logging
 import re
-import resource
+import socket
 import ssl
-from asyncio import Server, TimerHandle, Transport, sslproto
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 from msgspec import Struct
 
+from trainwright import open_files
 from trainwright.api import access, discovery, openapi
 from trainwright.api.access import AccessRole, ApiIdentity
 from trainwright.api.bodies import MAX_BODY_BYTES
 from trainwright.api.budgets import RequestBudget
+from trainwright.api.connections import ApiConnections, ApiListener, OwnerConnections
 from trainwright.api.handlers import Call, ResourceHandlers, failed
 from trainwright.errors import (
     ApiError,
@@ -42,7 +40,6 @@ from trainwright.errors import (
 )
 from trainwright.local.sockets.server import listen
 from trainwright.model.job import Body
-from trainwright.unix_sockets import is_trusted
 
 _LOG = logging.getLogger(__name__)
 #: So many connections can be open at the same time: each watch needs one.
@@ -51,12 +48,9 @@ MAX_CONNECTIONS = 1024
 MAX_OWNER_CONNECTIONS = 128
 #: The client of every request on the Unix socket. No token has this name, so the budget is separate.
 OWNER = ApiIdentity("trainwright:owner", AccessRole.ADMIN)
-#: The buffer of each TLS connection in bytes: the size of one TLS record. asyncio's default is sixteen times as large.
-_TLS_BUFFER_BYTES = 16 << 10
-#: The head of a request, and then its body, must arrive within this many seconds.
-_HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0
-_MAX_HEAD_BYTES = 32 << 10
-_KEEPALIVE_SECONDS = 75.0
+#: The body of a request must arrive within this many seconds.
+_BODY_SECONDS = 30.0
+_BACKLOG = 512
 #: At its end, the server waits this many seconds for requests that it answers.
 _SHUTDOWN_SECONDS = 1.0
 _HEALTH = ("/healthz", "/livez", "/readyz")
@@ -75,113 +69,33 @@ class ApiAddress(Struct, frozen=True):
     tls: ssl.SSLContext | None = None
 
 
-class _Connection(RequestHandler):
-    """One connection. It is closed if there are too many, or if the head of its first request does not arrive."""
-
-    def __init__(self, connections: "_Connections", **options: Any) -> None:
-        super().__init__(connections, loop=asyncio.get_running_loop(), **options)
-        self._all = connections
-        self._head_timer: TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
-        is_refused = len(self._all.connections) > self._all.limit or not self._all.admits(transport)
-        if is_refused and isinstance(transport, Transport):
-            transport.abort()
-            return
-        self._head_timer = asyncio.get_running_loop().call_later(_HEAD_SECONDS, self._check_head)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the connection."""
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        super().connection_lost(exc)
-
-    def _check_head(self) -> None:
-        """Close a connection that neither has sent a request nor waits for the next one after an answer."""
-        if self._current_request is None and self._request_count == 0 and self.transport is not None:
-            self.transport.abort()
-
-
-_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-class _Connections(web.Server):
-    """Makes the protocol of each connection. There are at most `limit` connections."""
-
-    def __init__(self, handler: _Handler, limit: int) -> None:
-        super().__init__(handler, request_factory=_request, handler_cancellation=True)
-        self.limit = limit
-
-    def admits(self, transport: asyncio.BaseTransport) -> bool:  # noqa: ARG002 - TCP does not tell the user
-        """Whether the process on the other side may send requests."""
-        return True
-
-    def __call__(self) -> RequestHandler:
-        """The protocol of a new connection."""
-        return _Connection(
-            self,
-            keepalive_timeout=_KEEPALIVE_SECONDS,
-            max_line_size=_MAX_HEAD_BYTES // 4,
-            max_field_size=_MAX_HEAD_BYTES // 2,
-            access_log=None,
-        )
-
-
-class _OwnerConnections(_Connections):
-    """The connections of the Unix socket, which only processes of the same user and of root may use."""
-
-    def admits(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether the process on the other side belongs to the same user or to root."""
-        return is_trusted(transport.get_extra_info("socket"))
-
-
-def _request(
-    message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: "asyncio.Task[None]"
-) -> web.BaseRequest:
-    """A request whose body may have at most MAX_BODY_BYTES bytes."""
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY_BYTES)
-
-
 class ApiHttpServer:
     """The server. `start` begins to listen."""
 
     def __init__(self, handlers: ResourceHandlers, identify: Identify) -> None:
         self._handlers, self._identify = handlers, identify
         self._budget = RequestBudget(asyncio.get_running_loop().time)
-        self._servers: list[Server] = []
+        self._listeners: list[ApiListener] = []
         self._socket: Path | None = None
         self._address = ApiAddress()
         #: The URL and the port; `start` sets both.
         self.url, self.port = "", 0
         # The engine itself needs files too, so clients get at most five eighths of what this process may open.
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._connections = _Connections(partial(self._handle, self._authenticate), min(MAX_CONNECTIONS, files // 2))
-        self._owner_connections = _OwnerConnections(
-            partial(self._handle, lambda _: OWNER), min(MAX_OWNER_CONNECTIONS, files // 8)
-        )
+        files = open_files.raise_limit()
+        self._connections = ApiConnections(self._handle_tcp, min(MAX_CONNECTIONS, files // 2))
+        self._owner_connections = OwnerConnections(self._handle_owner, min(MAX_OWNER_CONNECTIONS, files // 8))
 
     async def start(self, address: ApiAddress) -> str:
         """Listen. Returns the URL. Raises EngineError if the address cannot be used."""
         self._address = address
-        loop = asyncio.get_running_loop()
-        sslproto.SSLProtocol.max_size = _TLS_BUFFER_BYTES
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
-            server = await loop.create_server(
-                self._connections,
-                address.host,
-                address.port,
-                ssl=address.tls,
-                backlog=512,
-                ssl_handshake_timeout=_HEAD_SECONDS if address.tls is not None else None,
-            )
+            listener = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
         except OSError as error:
             where = f"{address.host}:{address.port}"
             raise EngineError(f"the API cannot listen at {where}: {error.strerror or error}") from None
-        self._servers.append(server)
-        self.port = server.sockets[0].getsockname()[1]
+        self.port = listener.getsockname()[1]
+        self._listeners.append(ApiListener(listener, self._connections, address.tls))
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"{'https' if address.tls is not None else 'http'}://{host}:{self.port}"
         return self.url
@@ -192,27 +106,37 @@ class ApiHttpServer:
         Raises EngineError if the path cannot be used.
         """
         listener = listen(path)
+        listener.listen(_BACKLOG)
         self._socket = path
-        self._servers.append(
-            await asyncio.get_running_loop().create_unix_server(self._owner_connections, sock=listener)
-        )
+        self._listeners.append(ApiListener(listener, self._owner_connections, None))
 
     async def stop(self) -> None:
         """End all watches and connections."""
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         self._handlers.watches.close()
         await asyncio.gather(*(one.shutdown(_SHUTDOWN_SECONDS) for one in (self._connections, self._owner_connections)))
 
+    async def _handle_tcp(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._handle(request, self._connections, self._authenticate)
+
+    async def _handle_owner(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._handle(request, self._owner_connections, lambda _: OWNER)
+
     async def _handle(
-        self, authenticate: Callable[[web.BaseRequest], ApiIdentity | None], request: web.BaseRequest
+        self,
+        request: web.BaseRequest,
+        connections: ApiConnections,
+        authenticate: Callable[[web.BaseRequest], ApiIdentity | None],
     ) -> web.StreamResponse:
         call: Call | None = None
         try:
             self._check_host(request)
             identity = authenticate(request)
+            if identity is not None:
+                connections.prove(request.protocol, identity)
             self._budget.take(identity.name if identity is not None else "")
             static = self._static(request, identity)
             if static is not None:

@@ -20,7 +20,7 @@ from trainwright.model.job import Body
 from trainwright.model.units import Time, parse_time
 from trainwright.runtime.ports import PODS
 
-_API_VERSION = "meta.k8s.io/v1"
+_GROUP = "meta.k8s.io"
 _UNKNOWN, _INVALID = "<unknown>", "<invalid>"
 #: A float that no 64-bit integer can hold is printed as this integer, as on the real server.
 _SMALLEST_INTEGER = -(2**63)
@@ -45,10 +45,13 @@ class TableRenderer:
     Raises ValueError if the resource has no table.
     """
 
-    def __init__(self, served: ServedResource, include: IncludeObject = IncludeObject.METADATA) -> None:
+    def __init__(
+        self, served: ServedResource, include: IncludeObject = IncludeObject.METADATA, version: str = "v1"
+    ) -> None:
         if not served.has_table:
             raise ValueError(f"{served.resource.id} has no table")
         self._served, self._include = served, include
+        self._api_version = f"{_GROUP}/{version}"
         self._cells = _cells_of(served)
         self._has_conditions = served.resource.id == PODS.id
         self.definitions: list[Body] = [column.definition() for column in served.columns]
@@ -61,25 +64,28 @@ class TableRenderer:
         row["object"] = self._object(body)
         return row
 
-    def table(self, bodies: Iterable[Body], metadata: Body, now: Time, *, definitions: bool = True) -> Body:
-        """The table of some objects. `metadata` is that of the list, or the resourceVersion of a single object.
+    def head(self, metadata: Body, *, definitions: bool = True) -> Body:
+        """A table without its rows. `metadata` is that of the list, or the resourceVersion of a single object.
 
         In a watch only the first table has definitions.
         """
         return {
             "kind": "Table",
-            "apiVersion": _API_VERSION,
+            "apiVersion": self._api_version,
             "metadata": metadata,
             "columnDefinitions": self.definitions if definitions else None,
-            "rows": [self.row(body, now) for body in bodies],
         }
+
+    def table(self, bodies: Iterable[Body], metadata: Body, now: Time, *, definitions: bool = True) -> Body:
+        """The table of some objects."""
+        return {**self.head(metadata, definitions=definitions), "rows": [self.row(body, now) for body in bodies]}
 
     def _object(self, body: Body) -> Body | None:
         if self._include is IncludeObject.NONE:
             return None
         if self._include is IncludeObject.METADATA:
             metadata = body.get("metadata") or {}
-            return {"kind": "PartialObjectMetadata", "apiVersion": _API_VERSION, "metadata": metadata}
+            return {"kind": "PartialObjectMetadata", "apiVersion": self._api_version, "metadata": metadata}
         resource = self._served.resource
         return {**body, "kind": resource.kind, "apiVersion": resource.api_version}
 

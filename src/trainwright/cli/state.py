@@ -9,7 +9,6 @@ STATE/volumes/NAMESPACE/CLAIM/   the folders of PersistentVolumeClaims
 
 import fcntl
 import os
-import resource
 import secrets
 import shutil
 import time
@@ -21,6 +20,7 @@ from types import TracebackType
 import msgspec
 from msgspec import Struct
 
+from trainwright import open_files
 from trainwright.cli.flags import age
 from trainwright.errors import EngineError, UsageError
 from trainwright.model.meta import Key
@@ -39,8 +39,6 @@ LATEST = "latest"
 #: `is_live` locks the file for a very short time, so a run tries several times to get the lock.
 _LOCK_TRIES = 5
 _RETRY_SECONDS = 0.02
-#: Maximum number of files that a run has open in addition to its locks.
-_OTHER_OPEN_FILES = 512
 
 
 class NameInUseError(UsageError):
@@ -91,7 +89,7 @@ class NameLocks:
         self._locks: list[int] = []
         #: The folders and locks that this run has created, outer folders first.
         self._created: list[Path] = []
-        _raise_file_limit(len(self.keys))
+        open_files.raise_limit()  # each job needs one more open file, its lock
 
     def __enter__(self) -> "NameLocks":
         try:
@@ -176,15 +174,6 @@ class NameLocks:
                 (folder / self.folder.name).symlink_to(self.folder)
             point_to(folder, self.folder.name)
             prune(folder)
-
-
-def _raise_file_limit(names: int) -> None:
-    """Raise the limit of open files if it is too low. Each job needs one more open file, its lock."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = names + _OTHER_OPEN_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def try_lock(lock: int) -> bool:

@@ -24,6 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 import trainwright
+from trainwright import open_files
 from trainwright.errors import ApiError, EngineError
 from trainwright.local import persistent
 from trainwright.local.agent_main import DETACH_SIGNAL, AgentConfig
@@ -327,6 +328,8 @@ async def _start_python(module: str, argument: str, pass_fds: tuple[int, ...] = 
     """Run a module with our Python, in a new session, so that Ctrl-C for the engine does not reach the new process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(trainwright.__file__).parents[1])}
     words = (sys.executable, "-m", module, argument)
-    return await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *words, stdin=PIPE, stdout=PIPE, pass_fds=pass_fds, start_new_session=True, env=environment
     )
+    open_files.restore_limit(process.pid)
+    return process

@@ -7,6 +7,7 @@ An agent that replaces a kubelet also checks whether a pod can run on its node, 
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from trainwright.node.volumes import SUPPORTED
 from trainwright.node.watchdog import Watchdog, described, fence, unkillable
 from trainwright.node.watches import ConfigMapWaiter, ResourceFollower, end_tasks, object_key
 from trainwright.node.worker import PodWorker
-from trainwright.runtime.ports import PODS, Clock, Cluster, ListPage, Selection, WatchEventType
+from trainwright.runtime.ports import NODES, PODS, Clock, Cluster, ListPage, Selection, WatchEventType
 
 #: After the grace period, a supervisor must end its pods within this many seconds.
 _STOP_TIMEOUT_SECONDS = 3.0
@@ -104,6 +105,10 @@ class Agent:
             task.add_done_callback(self._task_done)
         if settings.heartbeat:
             self._spawn(self._send_heartbeats(settings.heartbeat))
+        else:
+            scope = Selection(fields=f"metadata.name={settings.node}")
+            own_node = ResourceFollower(context.cluster, NODES.whole(), scope, settings.delays)
+            self._spawn(own_node.run(self._node_listed, self._node_changed))
 
     async def stop(self, grace: float | None = 0.0) -> None:
         """Stop watching, end all pods within `grace` seconds, and end the supervisor.
@@ -182,6 +187,23 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.context.notices.send_once(f"the agent of {self.context.settings.node} has failed: {error!r}")
             self.on_failed()
+
+    def _node_listed(self, page: ListPage) -> None:
+        if not page.items:
+            self._spawn(self._restore_node())
+
+    def _node_changed(self, what: WatchEventType, _body: Body, _version: str) -> None:
+        if what is WatchEventType.DELETED:
+            self._spawn(self._restore_node())
+
+    async def _restore_node(self) -> None:
+        """Register the node again, because the Node was deleted and the machine is still there.
+
+        An agent with heartbeats finds out at its next heartbeat.
+        """
+        with suppress(ApiError):  # if the API server cannot be reached, the next list shows that the Node is missing
+            await self.node.restore()
+            self.context.notices.send(f"the Node {self.context.settings.node} was deleted and is registered again")
 
     def _pods_listed(self, page: ListPage) -> None:
         settings = self.context.settings

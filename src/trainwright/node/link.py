@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 import trainwright
+from trainwright import open_files
 from trainwright.errors import EngineError
 from trainwright.jsonlines import END, SUPERVISOR_PROTOCOL, LineSplitter, encode, hello, mismatch
 from trainwright.node.found import ContainerEnd, FoundContainer, LossCause, read_ends
@@ -396,7 +397,7 @@ def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
     lease = network.get("lease") if network else None
     more = [fd for fd in (leases, lease) if fd is not None]
     with log.open("wb") as output:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -405,3 +406,5 @@ def _spawn(config: Config, log: Path) -> "subprocess.Popen[bytes]":
             start_new_session=True,
             cwd=os.sep,
         )
+    open_files.restore_limit(process.pid)
+    return process

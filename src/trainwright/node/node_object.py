@@ -84,10 +84,14 @@ class AgentNode:
                 await self._write_status(self._node_status())
             self._last_beat = self._clock.now()
         except NotFoundError:
-            state = self._state
-            await self.register()
-            if state != _READY_STATE:
-                await self.fail(*state[1:])
+            await self.restore()
+
+    async def restore(self) -> None:
+        """Register the node again after its Node was deleted. Its state stays the same."""
+        state = self._state
+        await self.register()
+        if state != _READY_STATE:
+            await self.fail(*state[1:])
 
     async def fail(self, reason: str, message: str) -> None:
         """Set the node to not ready, if the API server can be reached."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trainwright import __version__
+from trainwright import __version__, open_files
 from trainwright.cli.background import jobs
 from trainwright.cli.background.options import EngineOptions
 from trainwright.cli.background.place import LOG, STORE, EngineProcess
@@ -236,6 +236,7 @@ class Daemon:
 
 async def serve(folder: Path, lock: int, options: EngineOptions, ready: Callable[[], None]) -> None:
     """Run the background engine until it is told to end. Raises EngineError."""
+    open_files.raise_limit()  # clients of the API may need more than a thousand files
     logging.raiseExceptions = False  # otherwise `logging` would print a traceback for each message on a full disk
     handler = RotatingFileHandler(folder / LOG, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, delay=True)
     formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")

@@ -81,7 +81,12 @@ _SERVICE_DEFAULTS: tuple[tuple[str, Any], ...] = (
     ("ipFamilyPolicy", "SingleStack"),
     ("internalTrafficPolicy", "Cluster"),
 )
-_POD_DEFAULTS: tuple[tuple[str, Any], ...] = (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30))
+#: `kubectl debug` ends with a panic if a pod has no `securityContext`.
+_POD_DEFAULTS: tuple[tuple[str, Any], ...] = (
+    ("restartPolicy", "Always"),
+    ("securityContext", {}),
+    ("terminationGracePeriodSeconds", 30),
+)
 
 
 def install(store: "Store") -> None:

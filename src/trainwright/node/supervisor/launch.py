@@ -18,12 +18,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import select
 import signal
 import stat
 import subprocess
 from typing import TYPE_CHECKING, Protocol
+
+from trainwright import open_files
 
 if TYPE_CHECKING:
     from trainwright.node.supervisor.protocol import Exec, OpenPod, StartContainer
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 #: The environment of every process of a container has this variable, so that the container of an orphan is known.
 MARKER = "TRAINWRIGHT_CONTAINER"
 NOT_FOUND, NOT_EXECUTABLE, NOT_POSSIBLE = 127, 126, 128
-_MAX_DESCRIPTORS = 65536
 # Some shells can write only to their standard descriptors, so the cgroup files are stdin and stdout.
 _ENTER_CGROUPS = {
     1: 'echo 0 >&0; exec "$0" "$@" </dev/null',
@@ -184,9 +184,7 @@ def _spawn(command: list[str], env: dict[str, str], cwd: str | None, fds: Descri
         pass_fds=fds.inherited,
     )
     popen.returncode = 0  # the loop reaps the process; a returncode keeps Popen from waiting and warning
-    if _original_limits and hasattr(resource, "prlimit"):  # only Linux has prlimit
-        with contextlib.suppress(OSError):
-            resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, _original_limits[0])
+    open_files.restore_limit(popen.pid)
     return Process(popen.pid)
 
 
@@ -272,17 +270,3 @@ def _refusal(error: Exception, argv: list[str], env: dict[str, str], cwd: str | 
 def _reason(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return text[:1].lower() + text[1:]
-
-
-_original_limits: list[tuple[int, int]] = []
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the limit of open files of this process as far as allowed, and remember the old limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        _original_limits.append((soft, hard))

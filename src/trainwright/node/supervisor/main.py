@@ -22,8 +22,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from trainwright import open_files
 from trainwright.jsonlines import SUPERVISOR_PROTOCOL, hello, mismatch
-from trainwright.node.supervisor import launch, tree
+from trainwright.node.supervisor import tree
 from trainwright.node.supervisor.containers import Containers, ExecTable
 from trainwright.node.supervisor.control import Control, LineSocket
 from trainwright.node.supervisor.journal import Journal, LeaseDescriptors
@@ -60,7 +61,7 @@ def main() -> None:
             from trainwright.node.supervisor import identity  # noqa: PLC0415 - `trainwright run` does not need it
 
             identity.settle(config["folder"], config["runtime"])  # the lock is held until this process ends
-        launch.raise_descriptor_limit()
+        open_files.raise_limit()
         supervisor = Supervisor(config, lines, _make_runtime(config))
     except Exception as error:
         lines.send({"event": "failed", "text": str(error) or type(error).__name__})
