@@ -5,6 +5,7 @@
     ├── ManifestError            text that is not a manifest                       exit code 2
     │   └── MalformedError       the same, with its file and line (`manifest.builder`)
     ├── UsageError               a command that cannot do what it is asked for     exit code 2
+    │   └── ForeignDefinitionError   the CRD of a kind belongs to another operator
     ├── EngineError              the embedded engine cannot work                   exit code 3
     └── ApiError                 an API server or our store refused a request    exit code 3
         ├── NotFoundError            404
@@ -58,6 +59,10 @@ class UsageError(TrainwrightError):
     """The command cannot do what it is asked for."""
 
     exit_code = 2
+
+
+class ForeignDefinitionError(UsageError):
+    """The CRD of a kind belongs to another operator, so ours cannot store the state of its jobs."""
 
 
 class EngineError(TrainwrightError):

@@ -16,7 +16,7 @@ from trainwright.kinds.jaxjob import JAXJOB
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.xgboostjob import XGBOOSTJOB
 
-LEFT_OUT = "the operator leaves out kinds whose definitions it cannot read"
+LEFT_OUT = "the operator leaves out kinds whose definitions it cannot use"
 STARTS_AGAIN = "the operator starts again, because new kinds are installed"
 #: Search for new kinds without a pause worth mentioning, and do not wait for a lease.
 SOON = ("--new-kinds-period=50ms", "--no-leader-elect")
@@ -129,6 +129,33 @@ async def test_a_definition_of_another_owner_does_not_stop_an_operator_that_runs
 
     assert one.log.count("the operator still leaves out a kind") == 1
     assert STARTS_AGAIN not in one.log
+
+
+async def test_a_kind_of_another_operator_is_left_out_until_its_definition_is_ours(tmp_path: Path) -> None:
+    async with api() as server:
+        another_ones(server, [JAXJOB])
+        async with operator(tmp_path, server.address, *SOON) as one:
+            server.submit("train")
+            await until(lambda: server.phase("train") == "Succeeded", "the job of our kind succeeds")
+            assert not [word for word in server.asked if "jaxjobs" in word and "customresourcedefinitions" not in word]
+            server.uninstall(JAXJOB)
+            server.install([JAXJOB])
+            await until(managed(one, JAXJOB), "it manages the kind")
+            assert (await one.end())[0] == 0
+
+    (line,) = [line for line in one.log.splitlines() if LEFT_OUT in line]
+    assert "kinds=jaxjob causes=" in line
+    assert "belongs to another operator" in line
+    assert " install=" not in line  # whoever replaces a definition must first stop the other operator
+
+
+async def test_a_kind_of_another_operator_that_the_user_names_is_refused(tmp_path: Path) -> None:
+    async with api() as server:
+        another_ones(server, [JAXJOB])
+        async with operator(tmp_path, server.address, "--kinds=tfjob,jaxjob") as one:
+            assert await asyncio.wait_for(one.process.wait(), PATIENCE) == 2
+
+    assert "jaxjobs.kubeflow.org belongs to another operator" in one.log
 
 
 @pytest.mark.parametrize(

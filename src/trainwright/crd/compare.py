@@ -117,6 +117,11 @@ def unusable(kind: Kind, definition: Body) -> str:
     return f"{name} would drop or refuse parts of the durable state: {listed(lost)}; {install}"
 
 
+def is_foreign(definition: Body) -> bool:
+    """Whether a CRD is not from any version of Trainwright, so another operator manages its jobs."""
+    return not any(_has_ledger(definition, one["name"]) for one in definition["spec"]["versions"])
+
+
 def listed(names: list[str]) -> str:
     """The first names, and the number of the other names."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
@@ -197,8 +202,7 @@ def _origin(wanted: Body, definition: Body) -> CrdOrigin:
     versions = [(one, _version(definition, one["name"])) for one in wanted["spec"]["versions"]]
     if all(found.get(name) == part for version, found in versions for name, part in version.items()):
         return CrdOrigin.CURRENT
-    ours = any(_has_ledger(definition, one["name"]) for one in definition["spec"]["versions"])
-    return CrdOrigin.OURS if ours else CrdOrigin.OTHER
+    return CrdOrigin.OTHER if is_foreign(definition) else CrdOrigin.OURS
 
 
 def _has_ledger(definition: Body, version: str) -> bool:

@@ -2,8 +2,9 @@
 """The kinds whose CRDs are installed: the operator manages these, and leaves out the other ones.
 
 A new version of the operator knows kinds that the definitions and roles of the version before do not have. It must work
-with them nevertheless, because an upgrade replaces the parts of an installation one after the other. A kind that the
-user names with `--kinds` must be installed.
+with them nevertheless, because an upgrade replaces the parts of an installation one after the other. For the same reason
+it leaves out kinds whose CRDs belong to another operator: that operator may manage them beside ours. A kind that the user
+names with `--kinds` must be installed and ours.
 """
 
 import logging
@@ -11,8 +12,15 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
-from trainwright.crd.compare import unusable
-from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UsageError
+from trainwright.crd.compare import is_foreign, unusable
+from trainwright.errors import (
+    ApiError,
+    ForbiddenError,
+    ForeignDefinitionError,
+    NotFoundError,
+    TrainwrightError,
+    UsageError,
+)
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import Body
@@ -33,30 +41,36 @@ class InstalledKinds(Struct, frozen=True):
 async def installed_kinds(cluster: Cluster, named: Collection[str] | None) -> InstalledKinds:
     """Find the kinds whose CRDs are installed. `named` are the kinds that the user named; None means all kinds.
 
-    Raises UsageError if a CRD is not usable, if a named kind is not installed, or if no kind is.
+    Raises UsageError if a CRD of ours is not usable, if a named kind is not installed or not ours, or if no kind is.
     """
-    managed, errors = list[Kind](), list[tuple[Kind, ApiError]]()
+    managed, errors = list[Kind](), list[tuple[Kind, TrainwrightError]]()
     for kind in KINDS:
         if named is None or kind.id in named:
             try:
                 await check_definition(cluster, kind)
-            except (NotFoundError, ForbiddenError) as error:
+            except (NotFoundError, ForbiddenError, ForeignDefinitionError) as error:
                 errors.append((kind, error))
             else:
                 managed.append(kind)
     left_out = tuple(kind for kind, _ in errors)
     if errors and (named is not None or not managed):
         for _, cause in errors:
-            if isinstance(cause, ForbiddenError):
+            if not isinstance(cause, NotFoundError):
                 raise cause
         names = ", ".join(map(_name, left_out))
         raise UsageError(f"not installed: {names}; {_install(left_out)} installs what is missing")
     if errors:
-        causes = [f"{_name(kind)}: {_cause(cause)}" for kind, cause in errors]
-        about = {"kinds": ",".join(kind.id for kind in left_out), "causes": "; ".join(causes)}
-        text = "the operator leaves out kinds whose definitions it cannot read"
-        _LOG.warning(LogMessage(text, **about, install=_install(left_out)))
+        _warn(errors)
     return InstalledKinds(tuple(managed), left_out)
+
+
+def _warn(errors: Sequence[tuple[Kind, TrainwrightError]]) -> None:
+    """Log which kinds the operator leaves out, why, and how to install those that are missing."""
+    missing = [kind for kind, cause in errors if not isinstance(cause, ForeignDefinitionError)]
+    causes = "; ".join(f"{_name(kind)}: {_cause(cause)}" for kind, cause in errors)
+    about = {"kinds": ",".join(kind.id for kind, _ in errors), "causes": causes}
+    about |= {"install": _install(missing)} if missing else {}
+    _LOG.warning(LogMessage("the operator leaves out kinds whose definitions it cannot use", **about))
 
 
 class NewKindFinder:
@@ -93,7 +107,7 @@ async def check_definition(cluster: Cluster, kind: Kind) -> Body:
     """
     definition: Body = await cluster.get(DEFINITIONS, Key("", _name(kind)))
     if reason := unusable(kind, definition):
-        raise UsageError(reason)
+        raise ForeignDefinitionError(reason) if is_foreign(definition) else UsageError(reason)
     return definition
 
 
@@ -107,7 +121,7 @@ def _name(kind: Kind) -> str:
     return f"{kind.plural}.{kind.group}"
 
 
-def _cause(error: ApiError) -> str:
+def _cause(error: TrainwrightError) -> str:
     return "not installed" if isinstance(error, NotFoundError) else str(error)
 
 
