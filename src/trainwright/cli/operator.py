@@ -136,6 +136,7 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
 @text_option(
     "--health-probe-bind-address", "probes", metavar="HOST:PORT", help="Serve only /healthz and /readyz there."
 )
+@switch("--kubeflow-metrics", help="Also serve the metrics of Kubeflow's training-operator, under their own names.")
 @switch("--child-events", help="Record an event for each child that the operator creates or deletes.")
 @duration_option(
     "--orphan-period", default="5m", help="Search for children whose job is gone every TIME; 0 turns this off."

@@ -109,6 +109,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     has_config_map: bool = False
     #: Another controller of this kind (original or successor) has one of these texts in its name, image or command.
     controller_names: tuple[str, ...] = ()
+    #: The value of the label `framework` in the metrics of the original controller; empty: it has no such metrics.
+    framework: str = ""
     #: Finalizers of controllers that are not in use any more; the deletion of a job must not wait for them.
     obsolete_finalizers: tuple[str, ...] = ()
 

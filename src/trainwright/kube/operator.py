@@ -9,6 +9,7 @@ same process, when the CRD of a kind is installed that was missing at its start.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
@@ -72,6 +73,8 @@ class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
     orphan_period: float = 300.0
     #: The time between two searches for CRDs that were missing at the start; 0 means never.
     new_kinds_period: float = 30.0
+    #: Whether to expose the metrics of Kubeflow's training-operator, too.
+    kubeflow_metrics: bool = False
     site: Site = Site()
 
 
@@ -109,6 +112,7 @@ class _Operator:
         self._server = session.server
         self._clock = WallClock()
         self._telemetry = Telemetry()
+        self._telemetry.by_namespace = Counter() if options.kubeflow_metrics else None
         self._kinds = InstalledKinds(())
         #: The client for the checks at the start and for the lease. It uses no write fence. It retries for only
         #: one second, because its callers retry too.
