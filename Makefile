@@ -64,6 +64,8 @@ deploy: $(VENV)/.run  ## Regenerate deploy/: the output of crds and manifests, a
 	cp examples/paddlejob/*.yaml deploy/examples/paddlejob/
 	cp examples/jaxjob/*.yaml deploy/examples/jaxjob/
 	cp examples/xgboostjob/*.yaml deploy/examples/xgboostjob/
+	cp examples/pytorchjob/*.yaml deploy/examples/pytorchjob/
+	cp examples/kubeflow-paddlejob/*.yaml deploy/examples/kubeflow-paddlejob/
 
 soak: $(VENV)/.dev  ## Kill the background engine, its agents and supervisors 500 times while jobs run: see docs/testing.md
 	PYTHONPATH=tests $(BIN)/python tests/e2e/e2e_soak.py $(SOAK)

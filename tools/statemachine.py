@@ -153,7 +153,7 @@ def _words() -> str:
     ]
     rows = [f"| {_name(phase)} | {' | '.join(more)} |" for phase, *more in words]
     states = "the last condition that is True"
-    kinds = f"GenericJob: `phase` | TFJob, XGBoostJob, JAXJob: {states} | PaddleJob: `phase` | AITrainingJob: `phase`"
+    kinds = f"GenericJob: `phase` | TFJob and the other kinds of Kubeflow: {states} | PaddleJob: `phase` | AITrainingJob: `phase`"
     head = f"| phase | {kinds} |\n|---|---|---|---|---|\n"
     return "## The phases of each kind\n\n" + head + "\n".join(rows) + "\n"
 

@@ -110,13 +110,15 @@ def subject_of(body: Body) -> DocumentSubject:
 
 def _likely(version: object, word: object) -> Kind | None:
     """The kind that the user probably means. If a kind has exactly this name, it is this kind, with any apiVersion.
+    If several kinds have this name, it is the kind of this group, or the first.
 
     Otherwise it is a kind with this apiVersion and a similar name. If the apiVersion is missing, only the name is
     compared. If the name is missing, it is the first kind with this apiVersion.
     """
-    named = next((kind for kind in KINDS if kind.name == word), None)
-    if named is not None:
-        return named
+    named = [kind for kind in KINDS if kind.name == word]
+    if named:
+        group = version.partition("/")[0] if isinstance(version, str) else ""
+        return next((kind for kind in named if kind.group == group), named[0])
     if not isinstance(version, str):
         return _misspelt(word)
     served = [kind for kind in KINDS if version in kind.served]
@@ -128,8 +130,8 @@ def _missing(body: Body) -> list[Problem]:
     """Problems for a missing apiVersion or kind. If the kind is known, the text lists only apiVersions of this kind."""
     meant = _misspelt(body.get("kind"))
     named = [kind for kind in KINDS if kind.name == body.get("kind") or kind == meant] or KINDS
-    versions = " or ".join(version for kind in named for version in kind.served)
-    names = " or ".join(kind.name for kind in KINDS)
+    versions = " or ".join(dict.fromkeys(version for kind in named for version in kind.served))
+    names = " or ".join(dict.fromkeys(kind.name for kind in KINDS))
     found = [
         Problem(key, f"expected {known}, found {shown(body[key])}" if key in body else f"missing; expected {known}")
         for key, known in (("apiVersion", versions), ("kind", names))

@@ -26,7 +26,7 @@ _STDOUT = "-"
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def command(kind: str, output: str, force: bool) -> None:
     """Write a short manifest with comments for KIND: GenericJob (the default), TFJob, PaddleJob, AITrainingJob,
-    XGBoostJob or JAXJob.
+    PyTorchJob, XGBoostJob, JAXJob or PaddleJob.kubeflow.org.
 
     The manifest runs without changes, on this machine and on a cluster. Replace its command with your own.
 

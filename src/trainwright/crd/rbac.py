@@ -61,9 +61,15 @@ def people(kinds: Sequence[Kind], suffix: str = "") -> tuple[Body, Body]:
     view: list[Body] = []
     for kind in kinds:
         view.append(_rule(kind.group, [kind.plural], ["get", "list", "watch"]))
-        view.append(_rule(kind.group, [f"{kind.plural}/status"], ["get"]))
+        view.append(_rule(kind.group, [f"{kind.plural}/{name}" for name in ("status", *_scale(kind))], ["get"]))
     edit = [_rule(kind.group, [kind.plural], _EDIT) for kind in kinds]
+    edit += [_rule(kind.group, [f"{kind.plural}/scale"], ["patch", "update"]) for kind in kinds if _scale(kind)]
     return _aggregated("view", suffix, view), _aggregated("edit", suffix, edit)
+
+
+def _scale(kind: Kind) -> tuple[str, ...]:
+    """The name of the scale subresource, if the kind has one."""
+    return ("scale",) if kind.scale_paths is not None else ()
 
 
 def _aggregated(to: str, suffix: str, rules: list[Body]) -> Body:

@@ -53,6 +53,15 @@ class Version(Struct, frozen=True):
     defaults: Mapping[str, str]
 
 
+class ScalePaths(Struct, frozen=True):
+    """The fields behind the scale subresource of a kind, as paths such as `.spec.replicas`."""
+
+    #: The wanted number of replicas, the number of running replicas, and the label selector of their pods.
+    spec: str
+    status: str
+    selector: str
+
+
 class Kind(Struct, frozen=True, kw_only=True):
     """Everything that defines one kind. `wire` is the struct that its manifests decode to."""
 
@@ -82,6 +91,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     suspend: Callable[[Body, bool], Body]
     #: The merge patch that sets the number of replicas of a role of a stored job, or why that is not possible.
     scale: Callable[[Body, str, int], Body | Problem]
+    #: What `kubectl scale` and autoscalers read and write; None: the kind has no scale subresource.
+    scale_paths: ScalePaths | None = None
     #: CEL rules for the CRD's `spec`.
     cel: tuple[CelRule | CombinedRule, ...] = ()
     #: Every served version; the first is the stored version. Empty: only `version` is served, and it adds no defaults.

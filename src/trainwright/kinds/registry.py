@@ -5,11 +5,22 @@ from trainwright.kinds.aitrainingjob import AITRAININGJOB
 from trainwright.kinds.base import Kind
 from trainwright.kinds.genericjob import GENERICJOB
 from trainwright.kinds.jaxjob import JAXJOB
+from trainwright.kinds.kubeflow_paddlejob import KUBEFLOW_PADDLEJOB
 from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.pytorchjob import PYTORCHJOB
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.kinds.xgboostjob import XGBOOSTJOB
 
-KINDS: tuple[Kind, ...] = (GENERICJOB, TFJOB, PADDLEJOB, AITRAININGJOB, XGBOOSTJOB, JAXJOB)
+KINDS: tuple[Kind, ...] = (
+    GENERICJOB,
+    TFJOB,
+    PADDLEJOB,
+    AITRAININGJOB,
+    PYTORCHJOB,
+    XGBOOSTJOB,
+    JAXJOB,
+    KUBEFLOW_PADDLEJOB,
+)
 
 
 def find(api_version: str, name: str) -> Kind | None:

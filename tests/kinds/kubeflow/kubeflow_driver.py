@@ -7,6 +7,8 @@ from driving import KindDriver
 from trainwright.kinds.base import Kind, Loaded
 from trainwright.kinds.jaxjob import JAX, JAXJOB
 from trainwright.kinds.kubeflow.framework import Framework
+from trainwright.kinds.kubeflow_paddlejob import KUBEFLOW_PADDLEJOB, PADDLE
+from trainwright.kinds.pytorchjob import PYTORCH, PYTORCHJOB
 from trainwright.kinds.xgboostjob import XGBOOST, XGBOOSTJOB
 from trainwright.model.job import Body
 from trainwright.model.plan import Plan
@@ -16,9 +18,16 @@ from trainwright.testing.factories import UID
 FRAMEWORKS: dict[str, tuple[Kind, Framework]] = {
     "jaxjob": (JAXJOB, JAX),
     "xgboostjob": (XGBOOSTJOB, XGBOOST),
+    "pytorchjob": (PYTORCHJOB, PYTORCH),
+    "paddlejob": (KUBEFLOW_PADDLEJOB, PADDLE),
 }
 #: The smallest job of each kind that has more than one replica.
-PAIRS: dict[str, dict[str, int]] = {"jaxjob": {"Worker": 2}, "xgboostjob": {"Master": 1, "Worker": 1}}
+PAIRS: dict[str, dict[str, int]] = {
+    "jaxjob": {"Worker": 2},
+    "xgboostjob": {"Master": 1, "Worker": 1},
+    "pytorchjob": {"Master": 1, "Worker": 1},
+    "paddlejob": {"Worker": 2},
+}
 
 
 def replicas(kind: str, count: int | None = 1, *, ports: Any = None, pod: Body | None = None, **more: Any) -> Body:

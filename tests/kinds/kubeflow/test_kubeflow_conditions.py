@@ -10,6 +10,8 @@ NAMES = {kind: value.name for kind, (value, _) in FRAMEWORKS.items()}
 DONE = {
     "jaxjob": ("lab/demo", "successfully completed."),
     "xgboostjob": ("demo", "is successfully completed."),
+    "pytorchjob": ("demo", "is successfully completed."),
+    "paddlejob": ("lab/demo", "successfully completed."),
 }
 
 
@@ -34,7 +36,7 @@ def test_a_job_that_runs_and_succeeds(kind: str) -> None:
 
 @each
 def test_a_worker_that_fails_and_may_not_be_restarted(kind: str) -> None:
-    driver = ready(kind)
+    driver = ready(kind, "Never")
     status = driver.end("worker-0", code=1)
 
     message = f"{NAMES[kind]} demo is failed because 1 Worker replica(s) failed."

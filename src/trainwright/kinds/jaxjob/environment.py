@@ -25,6 +25,6 @@ def variables(job: Job, _spec: JAXJobSpec, replica: Replica, site: Site) -> list
     )
 
 
-def endpoints(job: Job) -> dict[str, tuple[int, ...]]:
+def endpoints(job: Job, _spec: JAXJobSpec) -> dict[str, tuple[int, ...]]:
     """The port of the coordinator; all workers have the same template."""
     return {role.name: (MAIN.port_of(role),) for role in job.roles}

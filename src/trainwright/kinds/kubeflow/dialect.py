@@ -100,7 +100,7 @@ class KubeflowDialect(Struct, frozen=True):
 
     def endpoints(self, job: Job) -> Mapping[str, tuple[int, ...]]:
         """The roles whose addresses the variables contain, each with its ports."""
-        return self.framework.endpoints(job)
+        return self.framework.endpoints(job, self.spec)
 
     def _request(self, job: Job) -> gangs.GangRequest:
         policy = self.scheduling or SchedulingPolicy()

@@ -44,7 +44,7 @@ def sizes_of(job: Job) -> Sizes:
     return tuple((role.name, role.replicas, MAIN.port_of(role)) for role in listed)
 
 
-def endpoints(job: Job) -> dict[str, tuple[int, ...]]:
+def endpoints(job: Job, _spec: TFJobSpec) -> dict[str, tuple[int, ...]]:
     """The roles that `TF_CONFIG` lists, each with its port."""
     return {name: (port,) for name, _, port in sizes_of(job)}
 

@@ -8,9 +8,9 @@ from trainwright.model.job import Body, Job, Replica
 from trainwright.model.site import Site
 
 
-def variables(job: Job, _spec: XGBoostJobSpec, replica: Replica, site: Site) -> list[Body]:
+def variables(job: Job, spec: XGBoostJobSpec, replica: Replica, site: Site) -> list[Body]:
     """The variables of one replica, in the order of the original controller."""
-    ports, sizes = endpoints(job), job.sizes
+    ports, sizes = endpoints(job, spec), job.sizes
     master, first = job.key.replica_name(MASTER, 0), job.key.replica_name(WORKER, 0)
     values: dict[str, object] = {
         "MASTER_PORT": site.port(job.key, master, *ports[MASTER]),
@@ -28,6 +28,6 @@ def variables(job: Job, _spec: XGBoostJobSpec, replica: Replica, site: Site) -> 
     return plain_variables(values)
 
 
-def endpoints(job: Job) -> dict[str, tuple[int, ...]]:
+def endpoints(job: Job, _spec: XGBoostJobSpec) -> dict[str, tuple[int, ...]]:
     """The ports of the master and the workers."""
     return {role.name: (MAIN.port_of(role),) for role in job.roles}
