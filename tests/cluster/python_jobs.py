@@ -171,6 +171,8 @@ KUBEFLOW = {
     "TFJob": Shape("tensorflow", "tf_replica_specs", {"Worker": 2}),
     "XGBoostJob": Shape("xgboost", "xgb_replica_specs", {"Master": 1, "Worker": 1}),
     "JAXJob": Shape("jax", "jax_replica_specs", {"Worker": 2}),
+    "PyTorchJob": Shape("pytorch", "pytorch_replica_specs", {"Master": 1, "Worker": 1}),
+    "PaddleJob": Shape("paddle", "paddle_replica_specs", {"Worker": 2}),
 }
 
 

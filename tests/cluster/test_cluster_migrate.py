@@ -19,7 +19,7 @@ import cluster_training_operator as old
 import pytest
 from cluster_client import until
 from cluster_install import shell_environment, trainwright
-from cluster_kubeflow import SHAPES, KubeflowJobs, kubeflow_job
+from cluster_kubeflow import SHAPES, KubeflowJobs, id_of, kubeflow_job
 from cluster_layout import free_ports
 from cluster_nodes import fake_nodes
 from cluster_operator import account, started
@@ -85,7 +85,16 @@ class Migration:
     def resume(self, kind: str, name: str) -> subprocess.CompletedProcess[str]:
         """Try to resume a suspended job."""
         change = json.dumps({"spec": {"runPolicy": {"suspend": False}}})
-        words = ("-n", NAMESPACE, "patch", SHAPES[kind].plural, named(kind, name), "--type=merge", "-p", change)
+        words = (
+            "-n",
+            NAMESPACE,
+            "patch",
+            f"{SHAPES[kind].plural}.kubeflow.org",
+            named(kind, name),
+            "--type=merge",
+            "-p",
+            change,
+        )
         return self.plane.kubectl(*words, check=False)
 
     def until(self, kind: str, name: str, condition: str) -> None:
@@ -164,11 +173,11 @@ def test_preflight_shows_jobs_by_namespace_and_what_to_do(migration: Migration) 
     done, found = migration.preflight(), json.loads(migration.preflight("-o", "json").stdout)
 
     assert (done.returncode, done.stderr) == (1, "")
-    counts = {one["kind"]: one["jobs"]["namespaces"][NAMESPACE] for one in found["kinds"] if one["kind"] in SHAPES}
+    theirs = {one["id"]: one for one in found["kinds"] if one["id"] in map(id_of, KINDS)}
+    counts = {kind: theirs[id_of(kind)]["jobs"]["namespaces"][NAMESPACE] for kind in KINDS}
     assert counts["TFJob"] == {"finished": 2, "foreign": 1, "suspended": 1, "new": 0, "other": 0}
     assert counts["JAXJob"] == {"finished": 1, "foreign": 0, "suspended": 1, "new": 0, "other": 0}
-    origins = {one["kind"]: one["definition"]["origin"] for one in found["kinds"] if one["kind"] in SHAPES}
-    assert set(origins.values()) == {"other"}
+    assert {one["definition"]["origin"] for one in theirs.values()} == {"other"}
     assert [step["name"] for step in found["steps"] if not step["action"]] == ["Release held jobs"]
     assert "TFJob: 1 in research" in migration.step(2)
     assert f"scale deployment {old.NAME} --replicas=0" in migration.step(3)
