@@ -36,7 +36,15 @@ from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
 from trainwright.runtime.election import Elector, LeaseConfig
-from trainwright.runtime.ports import Cluster, Registry, Resource, Selection, WallClock, groups_of
+from trainwright.runtime.ports import (
+    Cluster,
+    Registry,
+    Resource,
+    Selection,
+    WallClock,
+    autoscalers_of,
+    groups_of,
+)
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
@@ -215,7 +223,8 @@ class _Operator:
         pod_groups = await installed_pod_groups(self._unfenced, managed, options.namespace)
         gang_apis = frozenset(resource.api_version for resource in pod_groups)
         check_gang_scheduler(managed, options.site.gang_scheduler, gang_apis)
-        settings = replace(options, kinds=frozenset(kind.id for kind in managed), extras=pod_groups)
+        extras = (*pod_groups, *autoscalers_of(managed))
+        settings = replace(options, kinds=frozenset(kind.id for kind in managed), extras=extras)
         self._telemetry.kinds = {kind.id: kind in managed for kind in (*managed, *self._kinds.left_out)}
         site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
         self._prepared.set()
