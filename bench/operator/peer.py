@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Go original of TFJob, training-operator, prepared to run in turn with ours.
 
-`TRAINING_OPERATOR_BIN` names its program. It runs as cluster-admin. `prepare` creates what it needs to start: its
-namespace, a webhook that matches nothing, and the Secret for the certificate that it generates for this webhook.
+`TRAINING_OPERATOR_BIN` names its program. `cluster_training_operator` prepares the control plane for it.
 """
 
-import base64
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from time import sleep
-from typing import Any
 
+import cluster_training_operator as training_operator
 from cluster_binaries import MissingError
 from cluster_install import await_crds
-from cluster_layout import free_ports
 from cluster_plane import ControlPlane
-from cluster_process import Process
+from cluster_training_operator import ENVIRONMENT, MODULE, NAME, USER, certify, prepare
 
-NAME = "training-operator"
-MODULE = "github.com/kubeflow/training-operator"
+__all__ = ["ENVIRONMENT", "NAME", "certify", "prepare"]
 #: Its limits: the highest speed, the limits of the case `matched`, its defaults.
 MODES = {
     "open": ["--kube-api-qps=1000", "--kube-api-burst=1000", "--controller-threads=8"],
@@ -28,14 +23,7 @@ MODES = {
     "shipped": [],
 }
 #: Its user name at the API server.
-USERS = {"peer": "peer"}
-ENVIRONMENT = {"MY_POD_NAMESPACE": NAME}
-#: It always reads its certificate from this folder; there is no option for it.
-_FOLDER = Path("/tmp/k8s-webhook-server/serving-certs")  # noqa: S108 - fixed in its code
-_CERTIFICATE = f"{NAME}-webhook-cert"
-_WEBHOOK = f"validator.{NAME}.kubeflow.org"
-_ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-_RBAC = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+USERS = {"peer": USER}
 
 
 def program() -> str | None:
@@ -43,49 +31,9 @@ def program() -> str | None:
     return os.environ.get("TRAINING_OPERATOR_BIN")
 
 
-def prepare(plane: ControlPlane) -> None:
-    """Create the objects that it needs to start."""
-    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAME}})
-    plane.call("POST", f"/api/v1/namespaces/{NAME}/secrets", {"metadata": {"name": _CERTIFICATE}})
-    plane.call("POST", _ADMISSION, _webhook())
-    subject = {"kind": "User", "name": "peer", "apiGroup": "rbac.authorization.k8s.io"}
-    role = {"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": "rbac.authorization.k8s.io"}
-    plane.call("POST", _RBAC, {"metadata": {"name": NAME}, "subjects": [subject], "roleRef": role})
-
-
-def _webhook() -> dict[str, Any]:
-    nothing = {"apiGroups": ["nothing.example"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["none"]}
-    one = {
-        "name": _WEBHOOK,
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "failurePolicy": "Ignore",
-        "clientConfig": {"service": {"name": NAME, "namespace": NAME}},
-        "rules": [nothing],
-    }
-    return {"metadata": {"name": _WEBHOOK}, "webhooks": [one]}
-
-
 def words(plane: ControlPlane, mode: str = "open") -> list[str]:
     """Return its command line: one kind, and ports that are not in use."""
-    metrics, health, webhook = free_ports(3)
-    ports = [f"--metrics-bind-address=127.0.0.1:{metrics}", f"--health-probe-bind-address=127.0.0.1:{health}"]
-    server = [f"--kubeconfig={plane.kubeconfig(USERS['peer'])}", f"--webhook-server-port={webhook}"]
-    return [str(program()), "--enable-scheme=tfjob", "--zap-log-level=error", *MODES[mode], *ports, *server]
-
-
-def certify(plane: ControlPlane, operator: Process) -> None:
-    """Copy its certificate from the Secret to the folder that it reads, as a mounted volume would do."""
-    for _ in range(120):
-        assert operator.alive, f"{NAME} has ended:\n{operator.tail()}"
-        secret = plane.call("GET", f"/api/v1/namespaces/{NAME}/secrets/{_CERTIFICATE}")
-        if secret.get("data"):
-            _FOLDER.mkdir(parents=True, exist_ok=True)
-            for name, text in secret["data"].items():
-                (_FOLDER / name).write_bytes(base64.b64decode(text))
-            return
-        sleep(0.5)
-    raise AssertionError(f"{NAME} made no certificate:\n{operator.tail()}")
+    return [*training_operator.words(plane, str(program()), ["tfjob"]), *MODES[mode]]
 
 
 def version() -> str:

@@ -14,12 +14,16 @@ class Shape(NamedTuple):
     specs: str
     container: str
     types: tuple[str, ...]
+    #: The id of the kind, if it is not the name in lower case.
+    shared_id: str = ""
 
 
 SHAPES = {
     "TFJob": Shape("tfjobs", "tfReplicaSpecs", "tensorflow", ("Worker",)),
     "XGBoostJob": Shape("xgboostjobs", "xgbReplicaSpecs", "xgboost", ("Master", "Worker")),
     "JAXJob": Shape("jaxjobs", "jaxReplicaSpecs", "jax", ("Worker",)),
+    "PyTorchJob": Shape("pytorchjobs", "pytorchReplicaSpecs", "pytorch", ("Master", "Worker")),
+    "PaddleJob": Shape("paddlejobs", "paddleReplicaSpecs", "paddle", ("Worker",), "paddlejob.kubeflow.org"),
 }
 
 
@@ -31,6 +35,11 @@ def kubeflow_job(kind: str, name: str, spec: Body | None = None, **script: str) 
         types[type_]["template"]["spec"]["containers"][0]["name"] = shape.container
     head = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": name}}
     return {**head, "spec": {shape.specs: types, **(spec or {})}}
+
+
+def id_of(kind: str) -> str:
+    """The id of a kind: its word in options and reports."""
+    return SHAPES[kind].shared_id or kind.lower()
 
 
 class KubeflowJobs(TFJobs):

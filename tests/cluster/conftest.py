@@ -5,10 +5,12 @@ What cannot be had here is skipped, and a line at the end says what and why; whe
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cluster_binaries import CONTROL_PLANE, MissingError, find
+from cluster_training_operator import installed
 
 HERE = Path(__file__).parent
 
@@ -25,11 +27,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ours = [item for item in items if item.path.is_relative_to(HERE)]
     if not ours or config.option.collectonly:
         return
+    _have(config, lambda: find(*CONTROL_PLANE), ours)
+    _have(config, installed, [item for item in ours if item.path.name == "test_cluster_migrate.py"])
+
+
+def _have(config: pytest.Config, build: Callable[[], object], users: list[pytest.Item]) -> None:
+    """Build what these tests use, or skip them."""
     try:
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            find(*CONTROL_PLANE)
+            if users:
+                build()
     except MissingError as missing:
-        for item in ours:
+        for item in users:
             item.add_marker(pytest.mark.skip(reason=str(missing)))
 
 

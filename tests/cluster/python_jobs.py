@@ -5,10 +5,10 @@
 """
 
 import os
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
-from kubeflow.training import KubeflowOrgV1ReplicaSpec, KubeflowOrgV1RunPolicy, KubeflowOrgV1TFJob, TrainingClient
-from kubeflow.training.models import KubeflowOrgV1TFJobSpec
+from kubeflow.training import TrainingClient, models
 from kubernetes import client, dynamic, watch
 from kubernetes.client.exceptions import ApiException
 from python_core import Result, pod, refusal, refused
@@ -158,47 +158,75 @@ def _dynamic_refusal(call: Any) -> Any:
         return refusal(error)
 
 
+class Shape(NamedTuple):
+    """A kind of Kubeflow v1: the container that trains, the argument with its replicas, and the replicas by type."""
+
+    container: str
+    specs: str
+    types: dict[str, int]
+
+
+#: The kinds of Kubeflow's client.
+KUBEFLOW = {
+    "TFJob": Shape("tensorflow", "tf_replica_specs", {"Worker": 2}),
+    "XGBoostJob": Shape("xgboost", "xgb_replica_specs", {"Master": 1, "Worker": 1}),
+    "JAXJob": Shape("jax", "jax_replica_specs", {"Worker": 2}),
+    "PyTorchJob": Shape("pytorch", "pytorch_replica_specs", {"Master": 1, "Worker": 1}),
+    "PaddleJob": Shape("paddle", "paddle_replica_specs", {"Worker": 2}),
+}
+
+
 def training(namespace: str) -> Result:
-    """Kubeflow's client: create, list, wait for, read the logs of, change and delete a TFJob."""
-    api = TrainingClient(config_file=os.environ["KUBECONFIG"], namespace=namespace, job_kind="TFJob")
-    script = "for i in 1 2 3; do echo step $i; sleep 0.7; done"
-    template = _template(script, "tensorflow")
-    spec = KubeflowOrgV1TFJobSpec(
-        run_policy=KubeflowOrgV1RunPolicy(clean_pod_policy="None"),
-        tf_replica_specs={"Worker": KubeflowOrgV1ReplicaSpec(replicas=2, restart_policy="Never", template=template)},
-    )
-    metadata = client.V1ObjectMeta(name="trained", namespace=namespace)
-    api.create_job(KubeflowOrgV1TFJob(api_version="kubeflow.org/v1", kind="TFJob", metadata=metadata, spec=spec))
-    again = _failure(
-        lambda: api.create_job(
-            KubeflowOrgV1TFJob(api_version="kubeflow.org/v1", kind="TFJob", metadata=metadata, spec=spec)
-        )
-    )
-    api.wait_for_job_conditions(
-        "trained", expected_conditions={"Running", "Succeeded"}, wait_timeout=30, polling_interval=1
-    )
-    followed, _ = api.get_job_logs("trained", is_master=False, follow=True)
-    job = api.wait_for_job_conditions("trained", wait_timeout=30, polling_interval=1)
-    logs, events = api.get_job_logs("trained", is_master=False, replica_type="worker", replica_index=1, verbose=True)
+    """Kubeflow's client with a job of each kind, at the same time."""
+    with ThreadPoolExecutor(len(KUBEFLOW)) as pool:
+        return dict(zip(KUBEFLOW, pool.map(lambda kind: _trained(namespace, kind), KUBEFLOW), strict=True))
+
+
+def _trained(namespace: str, kind: str) -> Result:
+    """Create, list, wait for, read the logs of, change and delete a job."""
+    api = TrainingClient(config_file=os.environ["KUBECONFIG"], namespace=namespace, job_kind=kind)
+    shape, name = KUBEFLOW[kind], f"trained-{kind.lower()}"
+    body = _training_job(kind, client.V1ObjectMeta(name=name, namespace=namespace))
+    api.create_job(body)
+    again = _failure(lambda: api.create_job(body))
+    api.wait_for_job_conditions(name, expected_conditions={"Running", "Succeeded"}, wait_timeout=60, polling_interval=1)
+    followed, _ = api.get_job_logs(name, is_master=False, follow=True)
+    job = api.wait_for_job_conditions(name, wait_timeout=60, polling_interval=1)
+    last = shape.types["Worker"] - 1
+    logs, events = api.get_job_logs(name, is_master=False, replica_type="worker", replica_index=last, verbose=True)
     found = {
         "again": again,
         "followed": followed,
         "kind": job.kind,
-        "conditions": [[one.type, one.status, one.reason] for one in api.get_job_conditions("trained")],
-        "succeeded": [api.is_job_succeeded("trained"), api.is_job_failed("trained"), api.is_job_running("trained")],
-        "statuses": {name: one.succeeded for name, one in job.status.replica_statuses.items()},
+        "conditions": [[one.type, one.status, one.reason] for one in api.get_job_conditions(name)],
+        "succeeded": [api.is_job_succeeded(name), api.is_job_failed(name), api.is_job_running(name)],
+        "statuses": sorted(job.status.replica_statuses),
         "listed": [one.metadata.name for one in api.list_jobs()],
-        "pods": sorted(api.get_job_pod_names("trained")),
-        "master": api.get_job_pod_names("trained", is_master=True),
+        "pods": sorted(api.get_job_pod_names(name)),
+        "master": api.get_job_pod_names(name, is_master=True),
         "logs": logs,
-        "events": sorted(name for name in events if name.startswith("TFJob")),
+        "events": sorted(one for one in events if one.startswith(kind)),
     }
     job.metadata.annotations = {**(job.metadata.annotations or {}), "note": "seen"}
     job.metadata.resource_version = None
-    api.update_job(job, "trained")
-    noted = api.get_job("trained").metadata.annotations["note"]
-    api.delete_job("trained")
-    return {**found, "noted": noted, "gone": _failure(lambda: api.get_job("trained")), "left": len(api.list_jobs())}
+    api.update_job(job, name)
+    noted = api.get_job(name).metadata.annotations["note"]
+    api.delete_job(name)
+    return {**found, "noted": noted, "gone": _failure(lambda: api.get_job(name)), "left": len(api.list_jobs())}
+
+
+def _training_job(kind: str, metadata: client.V1ObjectMeta) -> Any:
+    """A job of two replicas, as an object of Kubeflow's models."""
+    shape = KUBEFLOW[kind]
+    template = _template("for i in 1 2 3; do echo step $i; sleep 0.7; done", shape.container)
+    replicas = {
+        type_: models.KubeflowOrgV1ReplicaSpec(replicas=count, restart_policy="Never", template=template)
+        for type_, count in shape.types.items()
+    }
+    policy = models.KubeflowOrgV1RunPolicy(clean_pod_policy="None")
+    spec = getattr(models, f"KubeflowOrgV1{kind}Spec")(run_policy=policy, **{shape.specs: replicas})
+    whole = {"api_version": "kubeflow.org/v1", "kind": kind, "metadata": metadata, "spec": spec}
+    return getattr(models, f"KubeflowOrgV1{kind}")(**whole)
 
 
 def _failure(call: Any) -> str:

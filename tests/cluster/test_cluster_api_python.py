@@ -85,5 +85,8 @@ def test_the_results_are_those_of_the_calls(results: tuple[Results, Results]) ->
         ["MODIFIED", "x", "2"],
         ["DELETED", "y", "1"],
     ]
-    assert engine["training"]["logs"] == {"trained-worker-1": "step 1\nstep 2\nstep 3\n"}
-    assert engine["training"]["succeeded"] == [True, False, False]
+    for kind, found in engine["training"].items():
+        (log,) = found["logs"].values()
+        assert log == "step 1\nstep 2\nstep 3\n", kind
+        assert found["succeeded"] == [True, False, False], kind
+        assert (found["kind"], found["left"]) == (kind, 0)

@@ -236,9 +236,9 @@ def train(plane: ControlPlane, namespace: str, api: str) -> None:
 def train_others(plane: ControlPlane, namespace: str) -> None:
     """A job of each other kind of Kubeflow v1, to its end, which it does not outlive."""
     for kind in SHAPES:
-        jobs = KubeflowJobs(plane, namespace, kind)
-        jobs.make(kubeflow_job(kind, "last", {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
-        until(partial(jobs.is_gone, "last"), f"the {kind} is removed once it has ended")
+        jobs, name = KubeflowJobs(plane, namespace, kind), f"last-{kind.lower()}"
+        jobs.make(kubeflow_job(kind, name, {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
+        until(partial(jobs.is_gone, name), f"the {kind} is removed once it has ended")
 
 
 def paddle(plane: ControlPlane, namespace: str) -> None:

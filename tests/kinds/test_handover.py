@@ -3,6 +3,7 @@
 those that did not are left alone until somebody hands them over.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from trainwright.kinds.registry import KINDS
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.model.ledger import Ledger, Phase
 from trainwright.model.meta import ADOPT
+from trainwright.model.plan import Status
+from trainwright.model.units import EARLIEST_TIME, rfc3339
 
 #: Go writes a time that nobody has set as null.
 DONE = {"type": "Succeeded", "status": "True", "lastTransitionTime": None, "lastUpdateTime": None}
@@ -77,6 +80,40 @@ def test_it_is_ours_once_it_is_handed_over(kind: Kind, said: dict[str, Any]) -> 
     assert (job.foreign, job.handed_over) == ("", True)
     for other in ("false", "True ", "", None):
         assert load(kind, begun(said, annotations={ADOPT: other})).job.foreign
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.group == "kubeflow.org"], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("result", ["Succeeded", "Failed"])
+def test_the_status_of_a_job_that_ended_stays_as_the_other_controller_wrote_it(kind: Kind, result: str) -> None:
+    at = "2026-01-01T00:00:00Z"
+    about = {"lastTransitionTime": at, "lastUpdateTime": at, "message": "its own words", "reason": "Its"}
+    said = {
+        "completionTime": at,
+        "conditions": [{"type": "Created", "status": "True", **about}, {"type": result, "status": "True", **about}],
+        "replicaStatuses": {"Worker": {"selector": "training.kubeflow.org/job-name=demo", "succeeded": 1}},
+        "startTime": at,
+    }
+    loaded = load(kind, begun(said))
+    result_of_pass = Status(loaded.job.ledger, ())
+    rendered = json.loads(
+        json.dumps(kind.render(loaded.status, loaded.job, result_of_pass, EARLIEST_TIME), default=str)
+    )
+
+    assert {name: part for name, part in rendered.items() if name != "trainwright" and part is not None} == said
+
+
+SUSPENDED = {"conditions": [{"type": "Running", "status": "False"}, {"type": "Suspended", "status": "True"}]}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.group == "kubeflow.org"], ids=lambda kind: kind.name)
+def test_a_job_that_the_other_controller_suspended_has_no_pods_and_continues_suspended(kind: Kind) -> None:
+    created = "2026-01-01T00:00:00Z"
+    job = load(kind, begun(SUSPENDED, managedFields=WRITERS, creationTimestamp=created)).job
+
+    assert (job.foreign, job.ledger.phase) == ("", Phase.SUSPENDED)
+    assert rfc3339(job.ledger.times.accepted or EARLIEST_TIME) == created
+    resumed = {"conditions": [*SUSPENDED["conditions"][:1], {"type": "Suspended", "status": "False"}]}
+    assert load(kind, begun(resumed)).job.foreign
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

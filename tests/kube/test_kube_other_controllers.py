@@ -8,7 +8,13 @@ import pytest
 
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.kinds.registry import KINDS
-from trainwright.kube.survey import ControllerObjects, ControllerSign, held_leases, other_controllers, own_operators
+from trainwright.kube.controller_signs import (
+    ControllerObjects,
+    ControllerSign,
+    held_leases,
+    other_controllers,
+    own_operators,
+)
 from trainwright.model.job import Body
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)

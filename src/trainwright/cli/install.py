@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`trainwright crds`, `manifests`, `preflight`: print what to install, and what an install replaces on a cluster."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -11,6 +11,8 @@ from trainwright import __version__
 from trainwright.cli.flags import check_namespace, kubeconfig_options, output_option
 from trainwright.cli.output import as_json, as_yaml, columns
 from trainwright.crd.compare import worded
+from trainwright.crd.hold import hold as hold_manifests
+from trainwright.crd.hold import is_held
 from trainwright.crd.install import InstallOptions, manifests
 from trainwright.crd.schema import crds
 from trainwright.errors import UsageError
@@ -20,8 +22,10 @@ from trainwright.model.job import Body
 from trainwright.model.problem import nearest
 
 if TYPE_CHECKING:
+    from trainwright.kube.migration import MigrationStep
     from trainwright.kube.survey import JobCounts, Survey
 
+_PLACES = ("NAMESPACE", "KIND", "OF ANOTHER", "SUSPENDED", "NEW", "OURS", "FINISHED")
 _IMAGE = f"trainwright:{__version__}"
 #: The first line of the YAML output.
 _HEADER = "# Run `trainwright preflight` first: it shows what this would replace on your cluster.\n"
@@ -62,9 +66,9 @@ def _kind_id(word: str) -> str:
     return kind.id
 
 
-def _print(bodies: tuple[Body, ...], form: Literal["yaml", "json"]) -> None:
+def _print(bodies: tuple[Body, ...], form: Literal["yaml", "json"], header: str = _HEADER) -> None:
     whole = {"apiVersion": "v1", "kind": "List", "items": bodies}
-    click.echo(as_json(whole) if form == "json" else _HEADER + as_yaml(bodies), nl=False)
+    click.echo(as_json(whole) if form == "json" else header + as_yaml(bodies), nl=False)
 
 
 @click.command("manifests")
@@ -108,7 +112,7 @@ def manifests_command(watch: str | None, kinds: str, form: Literal["yaml", "json
     if watch is not None:
         _check_namespace("--watch-namespace", watch)
     _check_image(given["image"])
-    wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
+    wanted = kinds_named(_words(kinds))
     _print(manifests(InstallOptions(watch=watch or "", kinds=wanted, **given)), form)
 
 
@@ -126,23 +130,52 @@ def _check_image(image: str) -> None:
 @click.command("preflight")
 @kubeconfig_options
 @click.option("--kinds", metavar="KIND,…", default="", help="Check these kinds only.  [default: all]")
+@click.option(
+    "--hold",
+    is_flag=True,
+    help="Print a policy that keeps new jobs of Kubeflow's kinds from starting, and read no cluster.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    "namespaces",
+    metavar="NS",
+    multiple=True,
+    help="With --hold: hold only the jobs of this namespace. Can be repeated.  [default: all]",
+)
 @output_option(choices=("text", "json"), help="Print a report for people, or one JSON object.")
-def preflight_command(kubeconfig: str, context: str, kinds: str, form: Literal["text", "json"]) -> int:
+def preflight_command(
+    kubeconfig: str,
+    context: str,
+    kinds: str,
+    form: Literal["text", "json"],
+    *,
+    hold: bool,
+    namespaces: tuple[str, ...],
+) -> int:
     """Show what an install of the operator would change on a cluster. Run it before you apply anything.
 
-    It shows the CRDs that an install would replace and their owners, other operators for the same kinds, and the jobs
-    that exist. It changes nothing and uses your own rights. It lists what you may not read as not permitted.
+    It shows the CRDs that an install would replace and their owners, other operators for the same kinds, the jobs that
+    exist, and the next steps of a migration from another operator. It changes nothing and uses your own rights. It
+    lists what you may not read as not permitted.
 
     \b
     Examples:
       trainwright preflight
       trainwright preflight --context production -o json
+      trainwright preflight --hold | kubectl apply -f -
+      trainwright preflight --hold -n research | kubectl apply -f -
 
     \b
     Exit codes:
-      0  no problem was found     1  you must decide something first
+      0  it is safe to install     1  you must do or decide something first
       2  wrong usage, or no cluster is known     3  no answer from the cluster
     """
+    if hold:
+        _print_hold(kinds_named(_words(kinds)), namespaces, form, named=bool(kinds))
+        return 0
+    if namespaces:
+        raise UsageError("--namespace: it applies to --hold; the report is about the whole cluster")
     from trainwright.cli.asynchronous import run_coroutine  # noqa: PLC0415 - asyncio takes 24 ms; two commands need none
 
     return run_coroutine(_preflight, kubeconfig, context, kinds, form)
@@ -152,22 +185,35 @@ async def _preflight(kubeconfig: str, context: str, kinds: str, form: str) -> in
     from trainwright.kube.cluster import connected  # noqa: PLC0415 - imports asyncio, which is slow
     from trainwright.kube.config import ConnectionOptions, load  # noqa: PLC0415 - likewise
     from trainwright.kube.http import RequestPolicy  # noqa: PLC0415 - likewise
+    from trainwright.kube.migration import migration_steps  # noqa: PLC0415 - likewise
     from trainwright.kube.survey import survey  # noqa: PLC0415 - likewise
     from trainwright.runtime.ports import WallClock  # noqa: PLC0415 - likewise
 
-    wanted = kinds_named(word.strip() for word in kinds.split(",") if word.strip())
+    wanted = kinds_named(_words(kinds))
     access = load(ConnectionOptions(kubeconfig=kubeconfig, context=context))
     async with connected(access, RequestPolicy(timeout=15.0, retry_seconds=5.0)) as cluster:
         found = await survey(cluster, access.server, access.namespace, wanted, WallClock().now())
     if form == "json":
-        whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions)}
+        steps = [msgspec.to_builtins(step) for step in migration_steps(found)]
+        whole = msgspec.to_builtins(found) | {"decisions": list(found.decisions), "steps": steps}
         click.echo(as_json(whole), nl=False)
     else:
-        click.echo("\n".join(_lines(found)))
+        click.echo("\n".join(_lines(found, migration_steps(found))))
     return _DECISION_NEEDED if found.decisions else 0
 
 
-def _lines(found: "Survey") -> Iterator[str]:
+def _print_hold(kinds: Sequence[Kind], namespaces: Sequence[str], form: str, *, named: bool) -> None:
+    others = [kind.name for kind in kinds if not is_held(kind)]
+    if named and others:
+        raise UsageError(f"--hold: {', '.join(others)} is not a kind of Kubeflow v1, so there is no hold for it")
+    _print(hold_manifests(kinds, namespaces), "json" if form == "json" else "yaml", header="")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _lines(found: "Survey", steps: Sequence["MigrationStep"]) -> Iterator[str]:
     """The report for people."""
     yield f"Cluster {found.server}"
     yield ""
@@ -177,6 +223,8 @@ def _lines(found: "Survey") -> Iterator[str]:
         if one.jobs is not None and one.jobs.unfinished:
             managers = ", ".join(f"{number} of {name}" for name, number in one.jobs.unfinished_by.items())
             yield f"Unfinished {one.kind}s: {managers}"
+    places = list(_places(found))
+    yield from _section("Jobs by namespace:", list(columns([_PLACES, *places])) if places else [])
     if found.operators:
         yield f"Trainwright is installed: {', '.join(found.operators)}"
     yield from _section(
@@ -186,9 +234,19 @@ def _lines(found: "Survey") -> Iterator[str]:
     yield from _section("Not permitted (the report does not include these):", list(found.not_permitted))
     decisions = [f"{number}. {text}" for number, text in enumerate(found.decisions, 1)]
     yield from _section("Decide before you install:", decisions)
+    plan = [f"{number}. {step.name}: {step.action or 'done'}" for number, step in enumerate(steps, 1)]
+    yield from _section("From the other operator to Trainwright, in this order (docs/migrate.md):", plan)
     if not decisions:
         yield ""
         yield "Nothing that you may read prevents an install."
+
+
+def _places(found: "Survey") -> Iterator[tuple[str, ...]]:
+    """A row for each namespace and kind with jobs."""
+    for one in found.kinds:
+        for name, counts in (one.jobs.namespaces if one.jobs is not None else {}).items():
+            numbers = (counts.foreign, counts.suspended, counts.new, counts.other, counts.finished)
+            yield (name, one.kind, *map(str, numbers))
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:

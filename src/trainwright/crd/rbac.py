@@ -88,7 +88,15 @@ def _namespaced_rules(kinds: Sequence[Kind]) -> list[Body]:
         _rule("", ["configmaps"], [*_WATCH, *_MANAGE * any(kind.has_config_map for kind in kinds)]),
         _rule("", ["events"], ["create"]),
         *(_rule(group, ["podgroups"], ["get", *_WATCH, "create", "patch", "delete"]) for group in _gang_groups(kinds)),
+        *_autoscaler_rules(kinds),
     ]
+
+
+def _autoscaler_rules(kinds: Sequence[Kind]) -> list[Body]:
+    """The rule for autoscalers, if jobs of these kinds may have one."""
+    verbs = ["get", *_WATCH, "create", "patch", "delete"]
+    has_any = any(kind.has_autoscaler for kind in kinds)
+    return [_rule("autoscaling", ["horizontalpodautoscalers"], verbs)] if has_any else []
 
 
 def _gang_groups(kinds: Sequence[Kind]) -> list[str]:

@@ -9,6 +9,7 @@ same process, when the CRD of a kind is installed that was missing at its start.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
@@ -35,7 +36,15 @@ from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
 from trainwright.runtime.election import Elector, LeaseConfig
-from trainwright.runtime.ports import Cluster, Registry, Resource, Selection, WallClock, groups_of
+from trainwright.runtime.ports import (
+    Cluster,
+    Registry,
+    Resource,
+    Selection,
+    WallClock,
+    autoscalers_of,
+    groups_of,
+)
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
@@ -72,6 +81,8 @@ class OperatorOptions(ControllerSettings, frozen=True, kw_only=True):
     orphan_period: float = 300.0
     #: The time between two searches for CRDs that were missing at the start; 0 means never.
     new_kinds_period: float = 30.0
+    #: Whether to expose the metrics of Kubeflow's training-operator, too.
+    kubeflow_metrics: bool = False
     site: Site = Site()
 
 
@@ -109,6 +120,7 @@ class _Operator:
         self._server = session.server
         self._clock = WallClock()
         self._telemetry = Telemetry()
+        self._telemetry.by_namespace = Counter() if options.kubeflow_metrics else None
         self._kinds = InstalledKinds(())
         #: The client for the checks at the start and for the lease. It uses no write fence. It retries for only
         #: one second, because its callers retry too.
@@ -211,7 +223,8 @@ class _Operator:
         pod_groups = await installed_pod_groups(self._unfenced, managed, options.namespace)
         gang_apis = frozenset(resource.api_version for resource in pod_groups)
         check_gang_scheduler(managed, options.site.gang_scheduler, gang_apis)
-        settings = replace(options, kinds=frozenset(kind.id for kind in managed), extras=pod_groups)
+        extras = (*pod_groups, *autoscalers_of(managed))
+        settings = replace(options, kinds=frozenset(kind.id for kind in managed), extras=extras)
         self._telemetry.kinds = {kind.id: kind in managed for kind in (*managed, *self._kinds.left_out)}
         site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
         self._prepared.set()

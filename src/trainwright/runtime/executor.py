@@ -30,7 +30,7 @@ from trainwright.runtime.cache import Cache, ClusterCache
 from trainwright.runtime.job_state import ChildGroup, ChildKey, JobState
 from trainwright.runtime.ports import Cluster, Resource
 from trainwright.runtime.settings import ControllerSettings
-from trainwright.runtime.telemetry import LogMessage, Telemetry
+from trainwright.runtime.telemetry import JobCounter, LogMessage, Telemetry
 
 _LOG = logging.getLogger(__name__)
 Effect = TypeVar("Effect", Create, Delete, Patch)
@@ -229,6 +229,8 @@ class Executor:
             raise
         finally:
             self._telemetry.writes[verb, resource.id, result] += 1
+            if verb == "delete" and resource.kind == job.owner.kind and result == "done":
+                self._telemetry.count_job(JobCounter.DELETED, job.kind, job.key.namespace)
             if _LOG.isEnabledFor(logging.DEBUG):
                 fields = {"job": str(job.key), "kind": job.kind, "verb": verb, "resource": resource.id}
                 _LOG.debug(LogMessage("write", **fields, name=name, result=result))

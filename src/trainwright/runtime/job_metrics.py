@@ -14,9 +14,10 @@ from msgspec import Struct
 from trainwright.core.observe import FINAL_PHASES, TRANSITIONS
 from trainwright.model.job import Body
 from trainwright.model.ledger import Ledger, Phase
+from trainwright.model.rule import Result
 from trainwright.model.units import parse_time
 from trainwright.runtime.cache import JobKey
-from trainwright.runtime.telemetry import LONG, Histogram, LogMessage, Occupancy, Telemetry
+from trainwright.runtime.telemetry import LONG, Histogram, JobCounter, LogMessage, Occupancy, Telemetry
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,9 +80,12 @@ class JobMetrics:
         known.phase, known.since = phase, at
 
     def _count(self, job_key: JobKey, document: Body, before: Ledger, after: Ledger) -> None:
-        telemetry, kind = self._telemetry, job_key[0]
+        telemetry, kind, namespace = self._telemetry, job_key[0], job_key[1].namespace
+        if before.phase is Phase.NEW and after.phase is not Phase.NEW:
+            telemetry.count_job(JobCounter.CREATED, kind, namespace)
         for (_, cause), times in _new_restarts(before, after).items():
             telemetry.restarts[kind, cause] += times
+            telemetry.count_job(JobCounter.RESTARTED, kind, namespace, times)
         if after.times.running is not None and before.times.running is None and not after.resumes:
             created = parse_time(document["metadata"].get("creationTimestamp") or "")
             if created is not None:
@@ -89,6 +93,8 @@ class JobMetrics:
                 telemetry.time_to_running.setdefault(kind, Histogram(LONG)).observe(max(seconds, 0.0))
         if after.outcome is not None and before.outcome is None:
             telemetry.outcomes[kind, after.outcome.result] += 1
+            succeeded = after.outcome.result is Result.SUCCEEDED
+            telemetry.count_job(JobCounter.SUCCESSFUL if succeeded else JobCounter.FAILED, kind, namespace)
 
 
 def _new_restarts(before: Ledger, after: Ledger) -> dict[tuple[str, str], int]:

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from trainwright.core.observe import FINAL_PHASES
 from trainwright.model.ledger import Phase
+from trainwright.runtime.kubeflow_metrics import kubeflow_metrics
 from trainwright.runtime.telemetry import Histogram, Telemetry
 
 _Labels = tuple[str, ...]
@@ -41,6 +42,8 @@ class _Collector:
         yield from self._histograms()
         yield from self._counters()
         yield from self._jobs()
+        if telemetry.by_namespace is not None:
+            yield from kubeflow_metrics(telemetry)
 
     def _histograms(self) -> Iterator[Metric]:
         telemetry = self._telemetry

@@ -9,6 +9,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from enum import StrEnum
 from time import monotonic
 from typing import Any
 
@@ -69,6 +70,16 @@ _LATENCY_WEIGHT = 0.05
 _MAX_LATENCY_SECONDS = 0.5
 
 
+class JobCounter(StrEnum):
+    """What is counted for each namespace; the values are parts of the names of Kubeflow's metrics."""
+
+    CREATED = "created"
+    DELETED = "deleted"
+    SUCCESSFUL = "successful"
+    FAILED = "failed"
+    RESTARTED = "restarted"
+
+
 class Telemetry:
     """The metrics of one controller."""
 
@@ -102,6 +113,13 @@ class Telemetry:
         self.restarts: Counter[tuple[str, str]] = Counter()
         #: The number of ended jobs by kind and result.
         self.outcomes: Counter[tuple[str, str]] = Counter()
+        #: What happened to jobs, by kind and namespace; None unless `kubeflow_metrics` needs it.
+        self.by_namespace: Counter[tuple[JobCounter, str, str]] | None = None
+
+    def count_job(self, counter: JobCounter, kind: str, namespace: str, times: int = 1) -> None:
+        """Count something that happened to a job, if these metrics are exposed."""
+        if self.by_namespace is not None:
+            self.by_namespace[counter, kind, namespace] += times
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count a request to the API server. The code is 0 if there was no answer."""

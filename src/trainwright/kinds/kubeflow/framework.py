@@ -42,6 +42,12 @@ class Framework(Struct, frozen=True, kw_only=True):
     variables: Callable[[Job, Any, Replica, Site], list[Body]]
     #: The ports of each role whose addresses the variables contain: (job, spec) -> ports by role.
     endpoints: Callable[[Job, Any], Mapping[str, tuple[int, ...]]]
+    #: More init containers of a replica, after the user's: (job, replica, site) -> containers.
+    init_containers: Callable[[Job, Replica, Site], list[Body]] = lambda _job, _replica, _site: []
+    #: Workers start after their leader: on a cluster `init_containers` wait, on one machine the controller waits.
+    awaits_leader: bool = False
+    #: More objects of a live job, besides its pod group: (job, spec, site) -> objects.
+    extras: Callable[[Job, Any, Site], tuple[Body, ...]] = lambda _job, _spec, _site: ()
     #: The names of these variables; a warning tells users whose own variables they replace.
     variable_names: tuple[str, ...]
     #: True: every container gets the variables; False: only the container that trains.

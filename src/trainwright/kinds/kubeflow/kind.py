@@ -20,7 +20,7 @@ from trainwright.kinds.kubeflow.status import phase_of, render
 from trainwright.kinds.kubeflow.wire import KubeflowSpec, KubeflowStatus, RunPolicy
 from trainwright.kinds.kubeflow.writer import make_writer
 from trainwright.model.job import Body, Job
-from trainwright.model.ledger import Ledger
+from trainwright.model.ledger import Ledger, Phase, Times
 from trainwright.model.meta import ObjectMeta
 
 #: The value of `managedBy` for jobs that we manage; with any other value we ignore the job.
@@ -79,6 +79,8 @@ def make_kind(framework: Framework, **more: Any) -> Kind:
         "adopted_ledger": adopted_ledger,
         "controller_names": ("training-operator",),
         "managed_elsewhere": managed_elsewhere,
+        # The original names the metrics of a kind after the container that trains.
+        "framework": framework.main.name,
     }
     kind = Kind(**(shared | more))
     return kind
@@ -109,12 +111,18 @@ def _remarks(spec: KubeflowSpec) -> tuple[tuple[str, str], ...]:
 
 
 def adopted_ledger(status: KubeflowStatus, meta: ObjectMeta) -> Ledger:
-    """The ledger for a status without our ledger; if the status says that the job has ended, with that result."""
-    ends = [one for one in status.conditions or () if one.type in ("Succeeded", "Failed") and one.status == "True"]
-    if not ends:
-        return status.trainwright
-    ended_at = status.completion_time or ends[-1].last_transition_time or ""
-    return ended_elsewhere(ends[-1].type, str(ended_at), meta)
+    """The ledger for a status without our ledger; if the status says that the job has ended, with that result.
+
+    A job that the other controller has suspended has no pods, so it continues here as a suspended job.
+    """
+    true = [one for one in status.conditions or () if one.status == "True"]
+    ends = [one for one in true if one.type in ("Succeeded", "Failed")]
+    if ends:
+        ended_at = status.completion_time or ends[-1].last_transition_time or ""
+        return ended_elsewhere(ends[-1].type, str(ended_at), meta)
+    if any(one.type == "Suspended" for one in true):
+        return Ledger(Phase.SUSPENDED, times=Times(accepted=meta.creation_timestamp))
+    return status.trainwright
 
 
 def managed_elsewhere(document: Body) -> bool:
