@@ -58,6 +58,8 @@ def _complete(line: str, state: Path) -> list[str]:
         ("trainwright get --context production de", []),
         ("trainwright logs --kubeconfig file demo w", []),
         ("trainwright logs --fol", ["--follow"]),
+        ("trainwright convert --to gen", ["genericjob"]),
+        ("trainwright convert --l", ["--lossy"]),
     ],
 )
 def test_names_after_tab(line: str, offered: list[str], state: Path) -> None:
