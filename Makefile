@@ -5,8 +5,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOB     ?= examples/quickstart.yaml
 RUNTIME ?= auto
+# A Python that has PyTorch, for `make test-torch`. PyPI's package for Linux includes CUDA and takes several gigabytes.
+TORCH_PYTHON ?= /usr/bin/python3
 
-.PHONY: help run test bytecode test-cluster test-clients test-tensorflow test-paddle test-jax test-xgboost check bench bench-operator bench-compare deploy soak mutate lock clean
+.PHONY: help run test bytecode test-cluster test-clients test-tensorflow test-paddle test-jax test-xgboost test-torch check bench bench-operator bench-compare deploy soak mutate lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## / \t/' | expand -t 17
@@ -39,6 +41,9 @@ test-jax: $(VENV)/.jax  ## Train JAXJobs with JAX: 0.6 GB to install
 
 test-xgboost: $(VENV)/.xgboost  ## Train XGBoostJobs with XGBoost: 0.3 GB to install
 	$(BIN)/pytest -m xgboost tests/e2e tests/cluster/test_cluster_xgboost.py
+
+test-torch: $(VENV)/.torch  ## Train PyTorchJobs with PyTorch: see docs/testing.md; TORCH_PYTHON=file: a Python that has it
+	$(BIN)/pytest -m torch tests/e2e tests/cluster/test_cluster_torch.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -127,6 +132,16 @@ $(VENV)/.jax $(VENV)/.xgboost: $(VENV)/.%: requirements/%.txt | $(VENV)/.dev
 	$(BIN)/python -m venv $(VENV)/$*
 	$(VENV)/$*/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt
 	@touch $@
+
+# A folder with the programs that pods find first. It is made anew each time, because TORCH_PYTHON may be another one.
+.PHONY: $(VENV)/.torch
+$(VENV)/.torch: | $(VENV)/.dev
+	@$(TORCH_PYTHON) -c 'import torch' 2> /dev/null \
+	  || { echo "$(TORCH_PYTHON) has no PyTorch. On Debian: apt-get install --no-install-recommends python3-torch. Or name another Python: make TORCH_PYTHON=file test-torch" >&2; exit 1; }
+	@mkdir -p $(VENV)/torch/bin
+	@printf '#!/bin/sh\nexec "%s" "$$@"\n' $(TORCH_PYTHON) > $(VENV)/torch/bin/python3
+	@{ echo "#!$(TORCH_PYTHON)"; cat tools/torchrun.py; } > $(VENV)/torch/bin/torchrun
+	@chmod +x $(VENV)/torch/bin/python3 $(VENV)/torch/bin/torchrun
 
 # Python clients of Kubernetes have their own environment, so that no other test can import them by mistake.
 $(VENV)/.clients: requirements/clients.txt | $(VENV)/.dev

@@ -20,15 +20,15 @@ Body = dict[str, Any]
 
 
 def single_process(example: str, replica: str, python: Path, **env: str) -> str:
-    """What the program of this type of replica prints with these variables; `{port}` becomes a free port."""
+    """What the program of these replicas prints with these variables, alone; `{port}` becomes a free port."""
     *_, job = yaml.safe_load_all((EXAMPLES / example).read_text(encoding="utf-8"))
     (main,) = _replica_types(job)[replica]["template"]["spec"]["containers"]
-    assert main["command"][:2] == ["python3", "-uc"]
     given = {one["name"]: one["value"] for one in main.get("env", ())} | env
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     variables = {name: value.format(port=port) for name, value in given.items()} | {"PATH": os.environ["PATH"]}
-    words = [str(python), "-uc", main["command"][2]]
+    assert main["command"][-3:-1] == ["python3", "-uc"]
+    words = [str(python), "-uc", main["command"][-1]]
     done = subprocess.run(words, env=variables, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

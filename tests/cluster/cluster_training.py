@@ -95,6 +95,10 @@ class TrainingJobs:
         """What it has said so far."""
         return self.plane.kubectl("-n", self.namespace, "logs", pod, check=False).stdout
 
+    def lose(self, pod: str) -> None:
+        """Delete a pod without a grace period."""
+        self.plane.kubectl("-n", self.namespace, "delete", "pod", pod, "--force", "--grace-period=0")
+
     def end(self, name: str) -> None:
         """Wait for its end, which is success."""
         until(lambda: {"Succeeded", "Failed"} & set(self.conditions(name)), f"{name} ends", PATIENCE)
