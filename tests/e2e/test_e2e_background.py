@@ -201,6 +201,26 @@ def test_down_asks_what_happens_to_unfinished_jobs(process: Workspace) -> None:
     assert (again.code, "no engine runs" in again.err) == (2, True)
 
 
+def test_a_resume_is_no_restart_also_without_an_engine(process: Workspace) -> None:
+    _up(process)
+    _ok(process.run("submit", worker(_FOREVER)))
+    until(lambda: "begun" in _logged(process))
+    _ok(process.run("suspend", "e2e"))
+    _ok(process.run("resume", "e2e"))
+    until(lambda: "Running" in process.run("get", "e2e").out and len(_recorded(process)) == 2)
+    _ok(process.run("down", "--keep-running"))
+    row = _ok(process.run("get")).out.splitlines()[1].split()
+    assert row[3:6] == ["NoEngine", "?/1", "0"]
+    _up(process)
+    _ok(process.run("down", "--end"))
+
+
+def _recorded(work: Workspace) -> set[str]:
+    """The UIDs of the recorded pods that have a node."""
+    lines = (work.folder_of() / "replicas.jsonl").read_text().splitlines()
+    return {pod["uid"] for pod in map(json.loads, lines) if pod.get("node")}
+
+
 def test_only_one_engine_runs_and_a_second_up_says_where(process: Workspace) -> None:
     pid = _up(process)
     again = process.run("up")

@@ -144,3 +144,20 @@ def test_odd_objects_of_a_client_end_neither_the_engine_nor_the_next_one(process
     _ok(process.run("up"))
     _check_commands(process)
     _ok(process.run("down", "--end"))
+
+
+def test_down_asks_what_happens_to_pods_without_a_job(process: Workspace) -> None:
+    _ok(process.run("up", "--nodes", "1"))
+    container = {"name": "main", "image": "python", "command": ["sh", "-c", "echo begun; exec sleep 1000"]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": "default"}}
+    with engine_client(process.state / ".engine" / "api.sock", 60) as client:
+        client.create("pods", {**body, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}})
+        until(lambda: client.get("pods", ("default", "alone"))["status"]["phase"] == "Running")
+    assert "1 without a job" in _ok(process.run("status"))
+    refused = process.run("down")
+    assert (refused.code, "1 pod without a job is unfinished" in refused.err) == (2, True), refused.said
+    assert "1 pod without a job continues" in _ok(process.run("down", "--keep-running"))
+    assert list(process.pids("sleep 1000"))
+    _ok(process.run("up", "--nodes", "1"))
+    assert "1 pod without a job ended" in _ok(process.run("down", "--end"))
+    assert not list(process.pids("sleep 1000"))

@@ -422,6 +422,21 @@ async def test_a_dead_supervisor_fails_its_pods_and_its_node(node: AgentRig) -> 
     assert found["status"]["conditions"][0]["status"] == "False"
 
 
+async def test_a_pod_that_arrives_between_the_loss_of_the_supervisor_and_the_end_of_the_agent_has_a_reason(
+    node: AgentRig,
+) -> None:
+    os.kill(node.agent.context.link.process.pid, signal.SIGKILL)
+    await settle(lambda: not node.agent.context.link.alive)
+    # The agent of this test runs no pod of another node, so this test is the agent of that pod.
+    removing = asyncio.create_task(asyncio.sleep(PATIENCE))  # so the pod does not ask the supervisor for anything yet
+    worker = PodWorker(node.run(nodeName="other"), node.agent.context, removing)
+    stopping = worker.agent_stopping(0)
+    assert stopping is not None
+    await stopping
+    removing.cancel()
+    assert (node.status()["phase"], node.status().get("reason")) == ("Failed", "SupervisorLost")
+
+
 async def test_a_stopped_supervisor_is_killed_with_its_pods(tmp_path: Path) -> None:
     """Also a process that has left its session and forgotten whose it is; and only then the pod has failed."""
     stray = "echo $$; exec env -u TRAINWRIGHT_CONTAINER setsid sh -c 'echo $$; sleep 60; true'"

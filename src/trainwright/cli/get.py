@@ -282,7 +282,7 @@ def _restarts(one: ListedJob) -> int:
     if ending is not None:
         return ending.restarts
     recorded = _recorded_pods(one.run)
-    return len(recorded) - len({pod.replica for pod in recorded})
+    return len(recorded) - len({(pod.replica, pod.resumes) for pod in recorded})
 
 
 def _pod_count(pod: Body) -> PodCount:

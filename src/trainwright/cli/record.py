@@ -54,6 +54,8 @@ class RecordedPod(Struct, frozen=True, omit_defaults=True):
     containers: tuple[str, ...]
     attempt: int = 0
     node: str = ""
+    #: How often the job had been resumed. A pod after a resume is no restart of the pod before it.
+    resumes: int = 0
 
 
 class JobSummary(Struct, frozen=True, rename="camel"):

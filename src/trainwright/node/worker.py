@@ -85,6 +85,9 @@ class PodWorker:
         """
         if self.pod.ended:
             return self._stop_task or self._run_task  # the task may still be writing the last status
+        if not self.pod.context.link.alive and self.pod.failure is None:
+            self.supervisor_lost(self.pod.context.link.loss)  # a pod that has asked for nothing yet does not know it
+            return self._stop_task
         if self.pod.context.settings.kubelet and not self._deleting:
             self.pod.failure = self.pod.failure or _AGENT_STOPPED
         self._begin_stop(self.pod.grace_seconds if grace is None else grace)

@@ -18,7 +18,7 @@ from store_objects import JOB, SPACE, Clock, body, key, names, owner, pod
 from trainwright.errors import GoneError, InvalidError, UnavailableError
 from trainwright.local.addresses import Addresses
 from trainwright.local.cluster import LocalCluster
-from trainwright.local.storage import journal_file
+from trainwright.local.storage import journal, journal_file
 from trainwright.local.storage.journal_file import JournalFile
 from trainwright.local.storage.store import Store
 from trainwright.node.network.pools import PortPool, loopback
@@ -66,6 +66,23 @@ def test_a_later_store_is_the_same_store(seed: int, parts: list[int], tmp_path: 
         assert [items.list(resource)[0] for resource in (JOB, PODS, SECRETS)] == before
         # A store that was never closed, and has made the same writes, has the same names and versions.
         assert state_of(items) == state_of(other)
+    items.close()
+
+
+def test_changes_of_specs_and_statuses_are_stored_with_more_objects_than_remembered_specs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_MAX_SPECS", 3)
+    items = opened(path)
+    for name in "abcde":
+        items.create(PODS, pod(name))
+    for number in range(12):
+        for name in "abcde":
+            items.patch(PODS, key(name), {"status": {"message": f"{name} {number}"}}, status=True)
+        items.patch(PODS, key("abcde"[number % 5]), {"spec": {"hostname": f"h{number}"}})
+    before = items.list(PODS.whole())[0]
+    items = reopened(items)
+    assert items.list(PODS.whole())[0] == before
     items.close()
 
 

@@ -7,8 +7,10 @@ import time
 from typing import Literal
 
 import click
+from msgspec import Struct
 
 from trainwright.cli.background.place import connect, engine_folder, replicas_may_run, running_engine
+from trainwright.cli.background.protocol import EngineStatus
 from trainwright.cli.flags import duration_option
 from trainwright.errors import ConflictError, EngineError, UnavailableError, UsageError
 
@@ -27,13 +29,18 @@ _CHOICES = "give --keep-running to let them continue without the engine, or --en
     help="Let jobs continue: their replicas run on, and the next `trainwright up` takes them over. Without an engine, "
     "no replica is restarted.",
 )
-@click.option("--end", "jobs", flag_value="end", help="End all unfinished jobs like `trainwright delete`.")
+@click.option(
+    "--end",
+    "jobs",
+    flag_value="end",
+    help="End all unfinished jobs like `trainwright delete`, and the pods without a job.",
+)
 @duration_option("--grace", help="With --end: kill replicas that have not ended after TIME.")
 def command(jobs: Literal["keep", "end"] | None, grace: float | None) -> None:
     """End the engine that `trainwright up` has started.
 
-    If jobs are unfinished, say with --keep-running or --end what happens to them; in a terminal, the command asks.
-    Finished jobs and all logs are kept.
+    If jobs, or pods without a job, are unfinished, say with --keep-running or --end what happens to them; in a
+    terminal, the command asks. Finished jobs and all logs are kept.
 
     \b
     Examples:
@@ -47,23 +54,41 @@ def command(jobs: Literal["keep", "end"] | None, grace: float | None) -> None:
     if process is None:
         raise UsageError(_not_running())
     with connect() as client:
-        counts = client.call("status", {})["jobs"]
-        unfinished = sum(number for phase, number in counts.items() if phase not in _OVER)
-        how = jobs or (_ask(unfinished) if unfinished else "idle")
-        if how == "end" and unfinished:
-            click.echo(f"ending {unfinished} job{'s' * (unfinished != 1)}, each replica with its grace period")
+        status: EngineStatus = client.call("status", {})
+        found = _Unfinished(
+            sum(number for phase, number in status["jobs"].items() if phase not in _OVER), status.get("pods", 0)
+        )
+        how = jobs or (_ask(found) if found.number else "idle")
+        if how == "end" and found.number:
+            click.echo(f"ending {found}, each replica with its grace period")
         try:
-            ended = client.call_slow("down", {"jobs": how, "grace": grace})["jobs"]
+            answer = client.call_slow("down", {"jobs": how, "grace": grace})
         except ConflictError:
             raise UsageError(f"a job was submitted just now; {_CHOICES}") from None
         except UnavailableError:  # the engine was ended by somebody else meanwhile
-            ended = []
+            answer = {"jobs": []}
     _wait_gone(process.pid)
-    many = len(ended) != 1
-    count = f"{len(ended)} job{'s' * many}"
-    going_on = f"{count} continue{'s' * (not many)} without it; `trainwright up` takes {'them' if many else 'it'} over"
-    text = (f"{count} ended" if how == "end" else going_on) if ended else ""
+    found = _Unfinished(len(answer["jobs"]), len(answer.get("pods") or ()))
+    one = found.number == 1
+    going_on = f"{found} continue{'s' * one} without it; `trainwright up` takes {'it' if one else 'them'} over"
+    text = (f"{found} ended" if how == "end" else going_on) if found.number else ""
     click.echo("the engine is down" + (f"; {text}" if text else ""))
+
+
+class _Unfinished(Struct, frozen=True):
+    """The number of unfinished jobs, and of unfinished pods without a job."""
+
+    jobs: int
+    pods: int
+
+    @property
+    def number(self) -> int:
+        return self.jobs + self.pods
+
+    def __str__(self) -> str:
+        jobs = f"{self.jobs} job{'s' * (self.jobs != 1)}"
+        pods = f"{self.pods} pod{'s' * (self.pods != 1)} without a job"
+        return " and ".join(text for text, number in ((jobs, self.jobs), (pods, self.pods)) if number)
 
 
 def _not_running() -> str:
@@ -72,13 +97,13 @@ def _not_running() -> str:
     return f"no engine runs in the background{hint}"
 
 
-def _ask(unfinished: int) -> Literal["keep", "end"]:
-    """Ask what happens to unfinished jobs. Raises UsageError if there is no terminal."""
-    what = f"{unfinished} job{'s are' if unfinished != 1 else ' is'} unfinished"
+def _ask(found: _Unfinished) -> Literal["keep", "end"]:
+    """Ask what happens to unfinished jobs and pods. Raises UsageError if there is no terminal."""
+    what = f"{found} {'is' if found.number == 1 else 'are'} unfinished"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{what}; {_CHOICES}")
     answer = click.prompt(
-        f"{what}. Let the replicas run on (keep), or end the jobs (end)?",
+        f"{what}. Let the replicas run on (keep), or end them (end)?",
         type=click.Choice(("keep", "end", "cancel")),
         default="keep",
         err=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the background engine does with jobs on request: create a job, and end all unfinished jobs."""
+"""What the background engine does with jobs on request: create a job, and end everything that is unfinished."""
 
 import asyncio
 import shutil
@@ -10,7 +10,6 @@ import msgspec
 
 from trainwright.cli.background.protocol import SubmitRequest, SubmitResult
 from trainwright.errors import AlreadyExistsError, InvalidError, NotFoundError, UnavailableError
-from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.registry import find as find_kind
 from trainwright.local.run_ids import new_run_id
@@ -19,13 +18,23 @@ from trainwright.model.job import Body
 from trainwright.model.meta import RUN, Key
 from trainwright.node import submission
 from trainwright.node.submission import Submission
-from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, PODS, SECRETS, Clock, Cluster, Propagation, jobs_of
+from trainwright.runtime.ports import (
+    CLAIMS,
+    CONFIG_MAPS,
+    PODS,
+    SECRETS,
+    Clock,
+    Cluster,
+    Propagation,
+    Resource,
+    jobs_of,
+)
 
 _BESIDE = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
 _POLL_SECONDS = 0.05
 
-#: A job: its kind, its key and its UID.
-StoredJob = tuple[Kind, Key, str]
+#: A job or a pod: its resource, its key and its UID.
+JobOrPod = tuple[Resource, Key, str]
 
 
 def is_over(job: Body) -> bool:
@@ -75,7 +84,7 @@ async def _replace_finished(cluster: Cluster, key: Key) -> None:
             if not is_over(body):
                 raise AlreadyExistsError(f"{key} has not finished: `trainwright delete {key}` ends it")
             await cluster.delete(jobs_of(kind), key, uid=body["metadata"]["uid"], propagation=Propagation.FOREGROUND)
-            await _until_gone(cluster, [(kind, key, body["metadata"]["uid"])])
+            await _until_gone(cluster, [(jobs_of(kind), key, body["metadata"]["uid"])])
 
 
 async def _put(cluster: Cluster, body: Body) -> None:
@@ -104,13 +113,13 @@ async def unfinished_bodies(cluster: Cluster) -> list[Body]:
     return [body for kind in KINDS for body in (await cluster.list(jobs_of(kind))).items if not is_over(body)]
 
 
-async def unfinished(cluster: Cluster) -> list[StoredJob]:
+async def unfinished(cluster: Cluster) -> list[JobOrPod]:
     """The jobs without an outcome."""
-    found: list[StoredJob] = []
+    found: list[JobOrPod] = []
     for body in await unfinished_bodies(cluster):
         kind, meta = find_kind(str(body["apiVersion"]), str(body["kind"])), body["metadata"]
         if kind is not None:
-            found.append((kind, Key(meta["namespace"], meta["name"]), meta["uid"]))
+            found.append((jobs_of(kind), Key(meta["namespace"], meta["name"]), meta["uid"]))
     return found
 
 
@@ -121,34 +130,48 @@ async def any_unfinished(cluster: Cluster) -> bool:
     return any(not finished(pod) for pod in (await cluster.list(PODS.whole())).items)
 
 
-async def end_all(cluster: Cluster, jobs: list[StoredJob], grace: float | None) -> None:
-    """Delete jobs and wait until their pods have ended. After `grace` seconds, kill the pods that still run."""
-    for kind, key, uid in jobs:
+async def pods_without_job(cluster: Cluster) -> list[JobOrPod]:
+    """The pods that have not ended and belong to no job, such as the pods of `kubectl run`."""
+    found: list[JobOrPod] = []
+    for pod in (await cluster.list(PODS.whole())).items:
+        meta = pod["metadata"]
+        if not finished(pod) and not any(map(_is_job, meta.get("ownerReferences") or ())):
+            found.append((PODS.whole(), Key(meta["namespace"], meta["name"]), meta["uid"]))
+    return found
+
+
+def _is_job(owner: Body) -> bool:
+    return find_kind(str(owner.get("apiVersion")), str(owner.get("kind"))) is not None
+
+
+async def end_all(cluster: Cluster, objects: list[JobOrPod], grace: float | None) -> None:
+    """Delete jobs and pods, and wait until all pods have ended. After `grace` seconds, kill the pods that still run."""
+    for resource, key, uid in objects:
         with suppress(NotFoundError):
-            await cluster.delete(jobs_of(kind), key, uid=uid, propagation=Propagation.FOREGROUND)
+            await cluster.delete(resource, key, uid=uid, propagation=Propagation.FOREGROUND)
     try:
         async with asyncio.timeout(grace):
-            await _until_gone(cluster, jobs)
+            await _until_gone(cluster, objects)
     except TimeoutError:
         for pod in (await cluster.list(PODS.whole())).items:
             meta = pod["metadata"]
             if meta.get("deletionTimestamp"):
                 with suppress(NotFoundError):
                     await cluster.delete(PODS.whole(), Key(meta["namespace"], meta["name"]), uid=meta["uid"], grace=0)
-        await _until_gone(cluster, jobs)
+        await _until_gone(cluster, objects)
 
 
-async def _until_gone(cluster: Cluster, jobs: list[StoredJob]) -> None:
-    left = list(jobs)
+async def _until_gone(cluster: Cluster, objects: list[JobOrPod]) -> None:
+    left = list(objects)
     while left:
         left = [one for one in left if await _exists(cluster, *one)]
         if left:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _exists(cluster: Cluster, kind: Kind, key: Key, uid: str) -> bool:
+async def _exists(cluster: Cluster, resource: Resource, key: Key, uid: str) -> bool:
     try:
-        body = await cluster.get(jobs_of(kind), key)
+        body = await cluster.get(resource, key)
     except NotFoundError:
         return False
     return bool(body["metadata"]["uid"] == uid)

@@ -46,6 +46,8 @@ def _page(status: EngineStatus) -> Iterator[str]:
         yield f"API       {status['api']}, kubectl --kubeconfig {status['kubeconfig']}"
     counts = ", ".join(f"{number} {phase}" for phase, number in status["jobs"].items())
     yield f"jobs      {counts or 'none'}"
+    if pods := status.get("pods"):
+        yield f"pods      {pods} without a job"
     for text in status["problems"]:
         yield f"problem   {clean(text)}"
     for text in status["notices"][-_MAX_NOTICES:]:

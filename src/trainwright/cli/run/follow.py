@@ -253,8 +253,9 @@ class RunFollower:
         attempt = attempt_of(pod)
         self._recorded[uid] = node
         self._uids[name, attempt] = uid
-        names = tuple(containers(pod))
-        self._record.append(REPLICAS, RecordedPod(str(replica.job), replica.name, name, uid, names, attempt, node))
+        names, resumes = tuple(containers(pod)), self._model.row(replica.job).ledger.resumes
+        one = RecordedPod(str(replica.job), replica.name, name, uid, names, attempt, node, resumes)
+        self._record.append(REPLICAS, one)
 
     def _new_lines(self, pod: Body, replica: ReplicaNews, now: float, *, deleted: bool) -> list[Line]:
         lines: list[Line] = []
