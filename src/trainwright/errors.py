@@ -7,6 +7,11 @@
     ├── UsageError               a command that cannot do what it is asked for     exit code 2
     │   └── ForeignDefinitionError   the CRD of a kind belongs to another operator
     ├── EngineError              the embedded engine cannot work                   exit code 3
+    ├── ImageError               an image cannot be pulled, loaded or removed      exit code 3
+    │   ├── ImageNameError           the text is not the name of an image              exit code 2
+    │   ├── ImageNotFoundError       the registry has no such image
+    │   ├── ImageDeniedError         the registry does not give us the image
+    │   └── RegistryUnreachableError the registry does not answer, or cannot answer now
     └── ApiError                 an API server or our store refused a request    exit code 3
         ├── NotFoundError            404
         ├── AlreadyExistsError       409 on create
@@ -67,6 +72,28 @@ class ForeignDefinitionError(UsageError):
 
 class EngineError(TrainwrightError):
     """The embedded engine cannot work: no runtime, no disk space, or a part of the engine does not answer."""
+
+
+class ImageError(TrainwrightError):
+    """An image cannot be pulled, loaded, unpacked or removed."""
+
+
+class ImageNameError(ImageError):
+    """The text is not the name of an image. Kubernetes calls this InvalidImageName."""
+
+    exit_code = 2
+
+
+class ImageNotFoundError(ImageError):
+    """The registry answers that it has no such image."""
+
+
+class ImageDeniedError(ImageError):
+    """The registry wants other credentials, or this user may not read the image."""
+
+
+class RegistryUnreachableError(ImageError):
+    """The registry does not answer, or answers that it cannot serve us now."""
 
 
 class ApiError(TrainwrightError):

@@ -42,6 +42,7 @@ COMMANDS = {
     "annotate": "Set or remove annotations of a running job.",
     "delete": "End a running job.",
     "completion": "Print a script that completes commands, jobs and replicas in your shell.",
+    "images": "List, pull, load, remove and prune container images.",
     "validate": "Check manifests and list every mistake with its line and the nearest valid spelling.",
     "plan": "Show what a manifest would create, without a cluster.",
     "convert": "Write the jobs of a file as another kind, and report what would be lost.",

@@ -168,7 +168,7 @@ def main() -> None:
     """Run a node agent. The argument is an `AgentConfig` as JSON. Standard input has variables for all containers."""
     purity.enforce()
     if sys.platform == "linux":
-        from trainwright.node.supervisor import kernel  # noqa: PLC0415 - Linux only
+        from trainwright import kernel  # noqa: PLC0415 - Linux only
 
         kernel.die_with_parent()
     try:

@@ -14,7 +14,8 @@ import sys
 
 sys.path.insert(0, os.environ["WORLD_SOURCE"])
 
-from trainwright.node.supervisor import kernel, netlink
+from trainwright import kernel
+from trainwright.node.supervisor import netlink
 
 MACHINE, ROUTER, WORLD = (socket.inet_aton(text) for text in ("192.0.2.10", "192.0.2.1", "203.0.113.1"))
 MACS = [bytes.fromhex(f"02000000000{number}") for number in (1, 2)]

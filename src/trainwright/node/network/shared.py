@@ -24,9 +24,9 @@ import msgspec
 from msgspec import Struct
 
 import trainwright
+from trainwright import kernel
 from trainwright.errors import EngineError
 from trainwright.node.network.pools import lease
-from trainwright.node.supervisor import kernel
 from trainwright.node.supervisor.outside import make_shared_network
 from trainwright.unix_sockets import is_trusted
 

@@ -15,7 +15,7 @@ import struct
 import sys
 from contextlib import suppress
 
-from trainwright.node.supervisor import kernel
+from trainwright import kernel
 from trainwright.node.supervisor.launch import StartRefused
 
 _LOADED_AT = 0x400000

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.node.supervisor import kernel
+from trainwright import kernel
 from trainwright.node.supervisor.launch import StartRefused
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import errno
 import os
 import socket
 
-from trainwright.node.supervisor import kernel, netlink
+from trainwright import kernel
+from trainwright.node.supervisor import netlink
 
 LOOPBACK, ETH0, UPLINK = 1, 2, 2
 GATEWAY_MAC = bytes.fromhex("027477000001")

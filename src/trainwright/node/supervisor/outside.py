@@ -26,7 +26,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from trainwright.node.supervisor import kernel, netlink
+from trainwright import kernel
+from trainwright.node.supervisor import netlink
 from trainwright.node.supervisor.masquerade import Masquerade, Nft, installed, remove_stale_rules
 from trainwright.node.supervisor.network import GATEWAY_MAC, UPLINK, Network, routed_links
 

@@ -12,7 +12,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.node.supervisor import init, kernel, mounts
+from trainwright import kernel
+from trainwright.node.supervisor import init, mounts
 from trainwright.node.supervisor.launch import MARKER, NOT_FOUND, Descriptors, Process, StartRefused, launch
 from trainwright.node.supervisor.mounts import MountOverlay
 from trainwright.node.supervisor.network import SPARE, Network
