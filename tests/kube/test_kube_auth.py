@@ -18,10 +18,10 @@ from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses,
 
 from trainwright.errors import ForbiddenError, TrainwrightError, UnavailableError
 from trainwright.kube import auth, plugin
+from trainwright.kube.blocking_http import http_client
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Access, ExecPlugin, PluginVariable, UserEntry
 from trainwright.kube.http import HttpClient
-from trainwright.kube.reader import reader
 from trainwright.kube.session import ApiSession
 
 TOKEN = "".join(("a", "-", "bc"))
@@ -66,7 +66,7 @@ def _connect_session(made: Access) -> None:
 
 @pytest.mark.parametrize("secret", ["hid\nden", "hid\x7fden", "hid\u00fcden"], ids=["newline", "control", "non-ASCII"])
 @pytest.mark.parametrize("field", ["token", "tokenFile", "exec", "as", "as-uid", "as-groups[0]"])
-@pytest.mark.parametrize("connect", [reader, _connect_session])
+@pytest.mark.parametrize("connect", [http_client, _connect_session])
 def test_what_no_header_can_contain_is_refused_without_its_value(
     tmp_path: Path, field: str, secret: str, connect: Callable[[Access], object]
 ) -> None:

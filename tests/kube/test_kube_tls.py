@@ -19,11 +19,11 @@ from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, event, r
 from msgspec.structs import replace
 
 from trainwright.errors import ApiError, ForbiddenError, UnavailableError, UntrustedError, UsageError
+from trainwright.kube.blocking_http import BlockingHttpPolicy, http_client
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.codec import Request, object_path
 from trainwright.kube.config import Access, ExecPlugin, UserEntry
 from trainwright.kube.http import HttpClient
-from trainwright.kube.reader import ReaderPolicy, reader
 from trainwright.kube.session import ApiSession
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="makes its certificates with the openssl command")
@@ -102,7 +102,7 @@ async def _told(made: Access) -> str:
 
 
 def _read(made: Access) -> str:
-    with closing(reader(made, ReaderPolicy(BRISK.timeout, BRISK.retry_seconds))) as one:
+    with closing(http_client(made, BlockingHttpPolicy(BRISK.timeout, BRISK.retry_seconds))) as one:
         data = one.send(Request("get", SECRETS.id, object_path(SECRETS, HERE), idempotent=True))
     return str(json.loads(data)["metadata"]["name"])
 

@@ -13,8 +13,8 @@ import pytest
 
 from trainwright.errors import UnavailableError
 from trainwright.kube.blocking import engine_client
+from trainwright.kube.blocking_http import NoAnswerInTimeError
 from trainwright.kube.codec import Request
-from trainwright.kube.reader import NoAnswerInTimeError
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _GET = Request("get", "", "/x", idempotent=True)
@@ -62,8 +62,8 @@ def _server(path: Path, *answers: bytes | None) -> Iterator[list[bytes]]:
 )  # fmt: skip
 def test_answers(tmp_path: Path, answer: bytes, data: bytes) -> None:
     with _server(tmp_path / "s", _OK, answer, _OK) as seen, engine_client(tmp_path / "s", 5.0) as client:
-        assert client.reader.send(_GET) == data
-        assert client.reader.send(_GET) == b"ok"  # the connection is used again
+        assert client.http.send(_GET) == data
+        assert client.http.send(_GET) == b"ok"  # the connection is used again
     assert seen[1].startswith(b"GET /x HTTP/1.1\r\nHost: localhost\r\n")
     assert b"Authorization" not in seen[1]
 
@@ -88,13 +88,13 @@ def test_broken_answers(tmp_path: Path, answer: bytes, what: str) -> None:
         engine_client(tmp_path / "s", 5.0) as client,
         pytest.raises(UnavailableError, match=f"the engine at .* has gone: .*{what}"),
     ):
-        client.reader.send(_GET)
+        client.http.send(_GET)
 
 
 def test_a_connection_that_the_engine_ends_is_not_used_again(tmp_path: Path) -> None:
     last = _OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
     with _server(tmp_path / "s", last, None, _OK), engine_client(tmp_path / "s", 5.0) as client:
-        assert client.reader.send(_GET) == b"ok"
+        assert client.http.send(_GET) == b"ok"
 
 
 def test_an_engine_that_does_not_answer_in_time(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_an_engine_with_a_full_disk_is_asked_once(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 503 Full\r\nContent-Length: %d\r\n\r\n%s" % (len(full), full)
     with _server(tmp_path / "s", _OK, answer) as seen, engine_client(tmp_path / "s", 5.0) as client:
         with pytest.raises(UnavailableError, match="the disk is full"):
-            client.reader.send(_GET)
+            client.http.send(_GET)
         assert len(seen) == 2
 
 

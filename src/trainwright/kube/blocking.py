@@ -12,9 +12,9 @@ from typing import Self
 from msgspec.structs import replace
 
 from trainwright.errors import ForbiddenError, QuotaError
+from trainwright.kube.blocking_http import BlockingHttpClient, BlockingHttpPolicy, RejectedError, http_client
 from trainwright.kube.codec import Request, create_path, decode_object, encode, object_path, with_query
 from trainwright.kube.config import Access, ClusterEntry, Located, UserEntry
-from trainwright.kube.reader import Reader, ReaderPolicy, RejectedError, reader
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.units import rfc3339
@@ -27,9 +27,9 @@ _HEALTH = Request("get", "", "/readyz", idempotent=True)
 class ClusterClient:
     """The cluster of `access`, as the user of `access`. `place` is the cluster as a user calls it."""
 
-    def __init__(self, access: Access, place: str, policy: ReaderPolicy | None = None) -> None:
+    def __init__(self, access: Access, place: str, policy: BlockingHttpPolicy | None = None) -> None:
         self.access, self.place = access, place
-        self.reader: Reader = reader(access, policy)
+        self.http: BlockingHttpClient = http_client(access, policy)
 
     def __enter__(self) -> Self:
         return self
@@ -39,13 +39,13 @@ class ClusterClient:
 
     def close(self) -> None:
         """Close the connections that no request uses."""
-        self.reader.close()
+        self.http.close()
 
     def list(self, resource: str, **scope: str) -> tuple[list[Body], str]:
         """The objects of a scope (`namespace`, `labels`, `fields`). The version of the list is not read."""
         found, selection = BY_ID[resource].whole(), Selection(**scope)
         try:
-            return list(self.reader.list(found, selection)), ""
+            return list(self.http.list(found, selection)), ""
         except ForbiddenError as error:
             raise self.refused("list", resource, selection.namespace, error) from None
 
@@ -83,13 +83,13 @@ class ClusterClient:
         query |= {"sinceTime": rfc3339(part.since)} if part.since is not None else {}
         request = Request("get", "pods/log", with_query(object_path(PODS, Key(*key), "log"), query), idempotent=True)
         try:
-            yield from self.reader.stream(request)
+            yield from self.http.stream(request)
         except ForbiddenError as error:
             raise self.refused("get", "pods/log", key[0], error) from None
 
     def _send(self, resource: Resource, namespace: str, request: Request) -> Body:
         try:
-            data = self.reader.send(request)
+            data = self.http.send(request)
         except ForbiddenError as error:
             raise self.refused(request.verb, resource.id, namespace, error) from None
         body: Body = decode_object(resource, data)
@@ -111,6 +111,6 @@ def engine_client(socket: Path, seconds: float) -> ClusterClient:
     """
     cluster, user = Located("", "", ClusterEntry()), Located("", "", UserEntry())
     access = Access("http://localhost", cluster, user, socket=socket)
-    client = ClusterClient(access, f"the engine at {socket}", ReaderPolicy(seconds, retry_seconds=0.0))
-    client.reader.send(_HEALTH)
+    client = ClusterClient(access, f"the engine at {socket}", BlockingHttpPolicy(seconds, retry_seconds=0.0))
+    client.http.send(_HEALTH)
     return client

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `Reader` for servers behind a proxy. It uses aiohttp, which supports every kind of proxy, in a thread."""
+"""A `BlockingHttpClient` for servers behind a proxy. Its thread runs aiohttp, which supports every kind of proxy."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -7,22 +7,22 @@ from concurrent.futures import CancelledError
 from threading import Lock, Thread
 
 from trainwright.errors import UnavailableError
+from trainwright.kube.blocking_http import BlockingHttpClient, BlockingHttpPolicy, NoAnswerInTimeError
 from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access
 from trainwright.kube.http import HttpClient, RequestPolicy
-from trainwright.kube.reader import NoAnswerInTimeError, Reader, ReaderPolicy
 from trainwright.kube.session import ApiSession
 
 #: The longest stream, about a month.
 _STREAM_SECONDS = 30 * 86400.0
 
 
-class ProxiedReader(Reader):
+class ProxiedHttpClient(BlockingHttpClient):
     """Reads from one server through the proxy of `access`."""
 
-    def __init__(self, access: Access, policy: ReaderPolicy | None = None) -> None:
-        policy = policy or ReaderPolicy()
+    def __init__(self, access: Access, policy: BlockingHttpPolicy | None = None) -> None:
+        policy = policy or BlockingHttpPolicy()
         self._session = ApiSession(access)
         self._http = HttpClient(
             self._session, RequestPolicy(policy.timeout, policy.retry_seconds, policy.max_concurrent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP connections over the Unix socket of an engine on this machine, for `reader`.
+"""HTTP connections over the Unix socket of an engine on this machine, for `blocking_http`.
 
 Only our own server listens there, so this is the part of HTTP/1.1 that it uses. The import of http.client alone would
 take longer than the requests of a command.
@@ -39,7 +39,7 @@ class HttpAnswer(Protocol):
 
 
 class BlockingConnection(Protocol):
-    """A connection that a `Reader` uses."""
+    """A connection that a `BlockingHttpClient` uses."""
 
     #: None: the connection is closed, or not open yet.
     sock: socket | None

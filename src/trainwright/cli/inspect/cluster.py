@@ -18,10 +18,10 @@ from trainwright.cli.show.text import line as clean
 from trainwright.core.explain import failure_to_quote
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError
 from trainwright.kinds.base import Kind, load
+from trainwright.kube.blocking_http import BlockingHttpClient, NoAnswerInTimeError, http_client, together
 from trainwright.kube.codec import Request, object_path, with_query
 from trainwright.kube.config import ConnectionOptions
 from trainwright.kube.config import load as load_access
-from trainwright.kube.reader import NoAnswerInTimeError, Reader, reader, together
 from trainwright.model.cause import CauseKind
 from trainwright.model.child import Pod
 from trainwright.model.job import Body, Job
@@ -48,7 +48,7 @@ def collect(options: ClusterOptions, word: str, namespace: str, *, wanted: Wante
     """
     access = load_access(ConnectionOptions(kubeconfig=options.kubeconfig, context=options.context))
     name = parse_name(word, namespace, access.namespace)
-    with closing(reader(access)) as cluster:
+    with closing(http_client(access)) as cluster:
         return _Collector(JobFinder(cluster, name, place_of(access))).collect(wanted, now)
 
 
@@ -203,7 +203,7 @@ def events_about(job: Job, body: Body, events: Iterable[Body], children: Iterabl
 # -- the log of a failure ----------------------------------------------------------------------------------------------
 
 
-def _log(cluster: Reader, job: Job, bodies: Iterable[Body]) -> LogExcerpt | None:
+def _log(cluster: BlockingHttpClient, job: Job, bodies: Iterable[Body]) -> LogExcerpt | None:
     pods = [PODS.decode(body) for body in bodies]
     failure = failure_to_quote(job.ledger, pods)
     if failure is None or failure.cause.why in _WITHOUT_LOG or not failure.cause.started:

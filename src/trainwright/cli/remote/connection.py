@@ -42,4 +42,4 @@ def reach_by(client: ClusterClient, word: str, namespace: str) -> LiveJob:
 
 def finder(client: ClusterClient, name: NamedJob) -> JobFinder:
     """The search for this job."""
-    return JobFinder(client.reader, name, client.place)
+    return JobFinder(client.http, name, client.place)

@@ -93,7 +93,7 @@ async def _run(client: ClusterClient, path: str, namespace: str, terminal: bool)
 
 def _options(client: ClusterClient, path: str) -> dict[str, Any]:
     """How to connect: the same server, user, certificates and proxy as for all other requests."""
-    access, auth = client.access, client.reader.current_auth()
+    access, auth = client.access, client.http.current_auth()
     value = access.cluster.value
     secure = any(url.startswith("https:") for url in (access.server, access.proxy))
     return {

@@ -9,9 +9,9 @@ from msgspec import Struct
 from trainwright.errors import ApiError, NotFoundError, UsageError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
+from trainwright.kube.blocking_http import BlockingHttpClient, together
 from trainwright.kube.codec import Request, decode, object_path
 from trainwright.kube.config import Access
-from trainwright.kube.reader import Reader, together
 from trainwright.model.job import Body
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
@@ -81,7 +81,7 @@ def _kind(word: str) -> Kind | None:
 class JobFinder:
     """Finds the one job that the user names. `place` is the cluster as a user calls it."""
 
-    def __init__(self, cluster: Reader, name: NamedJob, place: str) -> None:
+    def __init__(self, cluster: BlockingHttpClient, name: NamedJob, place: str) -> None:
         self.cluster, self.name, self.place = cluster, name, place
         self._namespace = name.key.namespace
 

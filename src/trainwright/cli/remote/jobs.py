@@ -15,7 +15,7 @@ from trainwright.errors import ForbiddenError, NotFoundError
 from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kube.blocking import ClusterClient
-from trainwright.kube.reader import together
+from trainwright.kube.blocking_http import together
 from trainwright.model.job import Body
 from trainwright.model.meta import JOB_UID, KIND, Key, is_replica
 from trainwright.runtime.ports import WallClock, jobs_of

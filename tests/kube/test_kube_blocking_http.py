@@ -24,23 +24,31 @@ from msgspec.structs import replace
 
 from patience import PATIENCE
 from trainwright.errors import ApiError, ForbiddenError, NotFoundError, UnavailableError, UsageError
+from trainwright.kube.blocking_http import (
+    BlockingHttpClient,
+    BlockingHttpPolicy,
+    NoAnswerInTimeError,
+    http_client,
+    together,
+)
 from trainwright.kube.certificates import AuthHeaders
 from trainwright.kube.codec import Request
 from trainwright.kube.config import Access, ExecPlugin, UserEntry
-from trainwright.kube.proxied import ProxiedReader
-from trainwright.kube.reader import NoAnswerInTimeError, Reader, ReaderPolicy, reader, together
+from trainwright.kube.proxied import ProxiedHttpClient
 from trainwright.runtime.ports import PODS, Selection
 
 GET = Request("get", "secrets", "/api/v1/secrets/a", idempotent=True)
-HURRY = ReaderPolicy(timeout=0.3, retry_seconds=0.0)
-PATIENT = ReaderPolicy(timeout=10.0, retry_seconds=5.0)
+HURRY = BlockingHttpPolicy(timeout=0.3, retry_seconds=0.0)
+PATIENT = BlockingHttpPolicy(timeout=10.0, retry_seconds=5.0)
 
 
-async def read(made: Access, policy: ReaderPolicy = PATIENT, use: Callable[[Reader], Any] | None = None) -> Any:
+async def read(
+    made: Access, policy: BlockingHttpPolicy = PATIENT, use: Callable[[BlockingHttpClient], Any] | None = None
+) -> Any:
     """What a request in another thread returns: the server needs this one."""
 
     def work() -> Any:
-        one = reader(made, policy)
+        one = http_client(made, policy)
         try:
             return one.send(GET) if use is None else use(one)
         finally:
@@ -125,7 +133,9 @@ async def test_a_list_that_is_not_utf_8(server: Server) -> None:
     server.says = [says_bytes(b'{"metadata":{},"items":[{"metadata":{"name":"\xff"}}]}')]
     for resource in (SECRETS, PODS):
         with pytest.raises(ApiError, match="the server's answer cannot be read: 'utf-8' codec"):
-            await read(access(server.url), use=partial(Reader.list, resource=resource, scope=Selection("ns")))
+            await read(
+                access(server.url), use=partial(BlockingHttpClient.list, resource=resource, scope=Selection("ns"))
+            )
     server.says = [says_bytes(b'{"message":"\xff"}', 403)]
     with pytest.raises(ForbiddenError, match="HTTP 403 without a reason"):
         await read(access(server.url))
@@ -148,7 +158,7 @@ async def test_a_server_that_asks_for_too_long_a_pause_is_not_asked_again(server
 
 
 async def test_an_error_about_a_header_does_not_contain_its_value(server: Server) -> None:
-    def use(one: Reader) -> None:
+    def use(one: BlockingHttpClient) -> None:
         one._auth = AuthHeaders({"Authorization": "Bearer hid\nden"})
         one.send(GET)
 
@@ -208,7 +218,7 @@ async def test_a_plugin_that_fails_runs_once_for_all_requests_and_does_not_delay
     plugin = ExecPlugin(sys.executable, version, ["-c", script, str(tmp_path), version])
     server.says = [refuses(401, "Unauthorized")]
 
-    def use(one: Reader) -> list[BaseException | None]:
+    def use(one: BlockingHttpClient) -> list[BaseException | None]:
         end = monotonic() + PATIENCE
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(one.send, GET) for _ in range(7)]
@@ -304,10 +314,10 @@ async def test_a_proxy_is_used(server: Server) -> None:
 
     assert json.loads(await read(made)) == {"by": "proxy"}
     assert server.asked[0].headers["Host"] == "api.internal"
-    assert isinstance(reader(access(server.url)), Reader)
+    assert isinstance(http_client(access(server.url)), BlockingHttpClient)
     server.says = [streams([60.0])]
     with pytest.raises(NoAnswerInTimeError, match=r"none within 0.1 s"):
-        await read(made, use=lambda one: isinstance(one, ProxiedReader) and one.send(GET, 0.1))
+        await read(made, use=lambda one: isinstance(one, ProxiedHttpClient) and one.send(GET, 0.1))
 
 
 def test_a_closed_client_cancels_and_refuses_requests(recwarn: pytest.WarningsRecorder) -> None:
@@ -315,7 +325,7 @@ def test_a_closed_client_cancels_and_refuses_requests(recwarn: pytest.WarningsRe
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        one = reader(replace(access("http://api.internal"), proxy=proxy))
+        one = http_client(replace(access("http://api.internal"), proxy=proxy))
         ends: list[BaseException] = []
 
         def ask() -> None:

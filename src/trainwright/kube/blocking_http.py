@@ -53,7 +53,7 @@ T = TypeVar("T")
 _FIRST_RETRY_SECONDS = 0.1
 
 
-class ReaderPolicy(Struct, frozen=True):
+class BlockingHttpPolicy(Struct, frozen=True):
     """Timeouts, retries and concurrency."""
 
     #: Seconds to wait for one answer.
@@ -65,24 +65,24 @@ class ReaderPolicy(Struct, frozen=True):
     max_concurrent: int = 4
 
 
-def reader(access: Access, policy: ReaderPolicy | None = None) -> Reader:
+def http_client(access: Access, policy: BlockingHttpPolicy | None = None) -> BlockingHttpClient:
     """A client for the server of `access`. The caller closes it. Raises ApiError or UsageError."""
     if not access.proxy:
-        return Reader(access, policy)
-    from trainwright.kube.proxied import ProxiedReader  # noqa: PLC0415 - aiohttp is slow to import
+        return BlockingHttpClient(access, policy)
+    from trainwright.kube.proxied import ProxiedHttpClient  # noqa: PLC0415 - aiohttp is slow to import
 
-    return ProxiedReader(access, policy)
+    return ProxiedHttpClient(access, policy)
 
 
 class NoAnswerInTimeError(UnavailableError):
     """The server did not answer within the time that the caller gave."""
 
 
-class Reader:
+class BlockingHttpClient:
     """Sends requests to one server as one user. Its connections stay open for the next request."""
 
-    def __init__(self, access: Access, policy: ReaderPolicy | None = None) -> None:
-        self._access, self._policy = access, policy or ReaderPolicy()
+    def __init__(self, access: Access, policy: BlockingHttpPolicy | None = None) -> None:
+        self._access, self._policy = access, policy or BlockingHttpPolicy()
         parts = urlsplit(access.server)
         self._secure, self._host, self._prefix = parts.scheme == "https", parts.hostname or "", parts.path
         self._port = parts.port or (443 if self._secure else 80)
