@@ -186,10 +186,12 @@ class Daemon:
         nodes: list[NodeReport] = []
         devices: list[DeviceReport] = []
         counts: dict[str, int] = {}
+        pods = 0
         problems = [text for text in (self._engine.trouble, self._recorder.trouble) if text]
         try:
             nodes, devices = await describe_nodes(cluster)
             counts = await count_jobs(cluster)
+            pods = len(await jobs.lone_pods(cluster))
         except UnavailableError as error:
             problems = problems or [str(error)]
         return {
@@ -203,6 +205,7 @@ class Daemon:
             "nodes": nodes,
             "devices": devices,
             "jobs": counts,
+            "pods": pods,
             "problems": problems,
             "notices": self._notices,
             "api": self._api.url if self._api is not None else "",
@@ -223,15 +226,15 @@ class Daemon:
 
     async def _down(self, request: DownRequest) -> DownResult:
         cluster = self._engine.cluster
-        unfinished = await jobs.unfinished(cluster)
-        if request["jobs"] == "idle" and unfinished:
-            raise ConflictError(f"{len(unfinished)} jobs are unfinished")
+        unfinished, pods = await jobs.unfinished(cluster), await jobs.lone_pods(cluster)
+        if request["jobs"] == "idle" and (unfinished or pods):
+            raise ConflictError(f"{len(unfinished)} jobs and {len(pods)} pods of no job are unfinished")
         if request["jobs"] in ("end", "idle"):
-            await jobs.end_all(cluster, unfinished, request.get("grace"))
+            await jobs.end_all(cluster, [*unfinished, *pods], request.get("grace"))
             self._keep_running = False
             self._recorder.flush()
         asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._end)
-        return {"jobs": [str(key) for _, key, _ in unfinished]}
+        return {"jobs": [str(key) for _, key, _ in unfinished], "pods": [str(key) for _, key, _ in pods]}
 
 
 async def serve(folder: Path, lock: int, options: EngineOptions, ready: Callable[[], None]) -> None:

@@ -7,6 +7,7 @@ import time
 from typing import Literal
 
 import click
+from msgspec import Struct
 
 from trainwright.cli.background.place import connect, engine_folder, replicas_may_run, running_engine
 from trainwright.cli.flags import duration_option
@@ -27,12 +28,15 @@ _CHOICES = "give --keep-running to let them continue without the engine, or --en
     help="Let jobs continue: their replicas run on, and the next `trainwright up` takes them over. Without an engine, "
     "no replica is restarted.",
 )
-@click.option("--end", "jobs", flag_value="end", help="End all unfinished jobs like `trainwright delete`.")
+@click.option(
+    "--end", "jobs", flag_value="end", help="End all unfinished jobs like `trainwright delete`, and all other pods."
+)
 @duration_option("--grace", help="With --end: kill replicas that have not ended after TIME.")
 def command(jobs: Literal["keep", "end"] | None, grace: float | None) -> None:
     """End the engine that `trainwright up` has started.
 
-    If jobs are unfinished, say with --keep-running or --end what happens to them; in a terminal, the command asks.
+    If jobs, or pods that a client of the API has created, are unfinished, say with --keep-running or --end what happens
+    to them; in a terminal, the command asks.
     Finished jobs and all logs are kept.
 
     \b
@@ -47,23 +51,39 @@ def command(jobs: Literal["keep", "end"] | None, grace: float | None) -> None:
     if process is None:
         raise UsageError(_not_running())
     with connect() as client:
-        counts = client.call("status", {})["jobs"]
-        unfinished = sum(number for phase, number in counts.items() if phase not in _OVER)
-        how = jobs or (_ask(unfinished) if unfinished else "idle")
-        if how == "end" and unfinished:
-            click.echo(f"ending {unfinished} job{'s' * (unfinished != 1)}, each replica with its grace period")
+        status = client.call("status", {})
+        unfinished = sum(number for phase, number in status["jobs"].items() if phase not in _OVER)
+        found = _Unfinished(unfinished, status.get("pods", 0))
+        how = jobs or (_ask(found) if found.count else "idle")
+        if how == "end" and found.count:
+            click.echo(f"ending {found}, each replica with its grace period")
         try:
-            ended = client.call_slow("down", {"jobs": how, "grace": grace})["jobs"]
+            result = client.call_slow("down", {"jobs": how, "grace": grace})
         except ConflictError:
-            raise UsageError(f"a job was submitted just now; {_CHOICES}") from None
+            raise UsageError(f"a job or a pod was created just now; {_CHOICES}") from None
         except UnavailableError:  # the engine was ended by somebody else meanwhile
-            ended = []
+            result = {"jobs": []}
     _wait_gone(process.pid)
-    many = len(ended) != 1
-    count = f"{len(ended)} job{'s' * many}"
-    going_on = f"{count} continue{'s' * (not many)} without it; `trainwright up` takes {'them' if many else 'it'} over"
-    text = (f"{count} ended" if how == "end" else going_on) if ended else ""
+    ended = _Unfinished(len(result["jobs"]), len(result.get("pods", ())))
+    one = ended.count == 1
+    going_on = f"{ended} continue{'s' * one} without it; `trainwright up` takes {'it' if one else 'them'} over"
+    text = (f"{ended} ended" if how == "end" else going_on) if ended.count else ""
     click.echo("the engine is down" + (f"; {text}" if text else ""))
+
+
+class _Unfinished(Struct, frozen=True):
+    """The numbers of unfinished jobs, and of pods that belong to no job."""
+
+    jobs: int
+    pods: int
+
+    @property
+    def count(self) -> int:
+        return self.jobs + self.pods
+
+    def __str__(self) -> str:
+        parts = ((self.jobs, "job", ""), (self.pods, "pod", " of no job"))
+        return " and ".join(f"{count} {what}{'s' * (count != 1)}{rest}" for count, what, rest in parts if count)
 
 
 def _not_running() -> str:
@@ -72,13 +92,13 @@ def _not_running() -> str:
     return f"no engine runs in the background{hint}"
 
 
-def _ask(unfinished: int) -> Literal["keep", "end"]:
-    """Ask what happens to unfinished jobs. Raises UsageError if there is no terminal."""
-    what = f"{unfinished} job{'s are' if unfinished != 1 else ' is'} unfinished"
+def _ask(found: _Unfinished) -> Literal["keep", "end"]:
+    """Ask what happens to unfinished jobs and pods. Raises UsageError if there is no terminal."""
+    what = f"{found} {'is' if found.count == 1 else 'are'} unfinished"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{what}; {_CHOICES}")
     answer = click.prompt(
-        f"{what}. Let the replicas run on (keep), or end the jobs (end)?",
+        f"{what}. Let the replicas run on (keep), or end them (end)?",
         type=click.Choice(("keep", "end", "cancel")),
         default="keep",
         err=True,

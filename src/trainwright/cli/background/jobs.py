@@ -10,7 +10,6 @@ import msgspec
 
 from trainwright.cli.background.protocol import SubmitRequest, SubmitResult
 from trainwright.errors import AlreadyExistsError, InvalidError, NotFoundError, UnavailableError
-from trainwright.kinds.base import Kind
 from trainwright.kinds.registry import KINDS
 from trainwright.kinds.registry import find as find_kind
 from trainwright.local.run_ids import new_run_id
@@ -19,13 +18,13 @@ from trainwright.model.job import Body
 from trainwright.model.meta import RUN, Key
 from trainwright.node import submission
 from trainwright.node.submission import Submission
-from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, PODS, SECRETS, Clock, Cluster, Propagation, jobs_of
+from trainwright.runtime.ports import CLAIMS, CONFIG_MAPS, PODS, SECRETS, Clock, Cluster, Propagation, Resource, jobs_of
 
 _BESIDE = {resource.kind: resource for resource in (SECRETS, CONFIG_MAPS, CLAIMS)}
 _POLL_SECONDS = 0.05
 
-#: A job: its kind, its key and its UID.
-StoredJob = tuple[Kind, Key, str]
+#: An object: its resource, its key and its UID.
+StoredObject = tuple[Resource, Key, str]
 
 
 def is_over(job: Body) -> bool:
@@ -75,7 +74,7 @@ async def _replace_finished(cluster: Cluster, key: Key) -> None:
             if not is_over(body):
                 raise AlreadyExistsError(f"{key} has not finished: `trainwright delete {key}` ends it")
             await cluster.delete(jobs_of(kind), key, uid=body["metadata"]["uid"], propagation=Propagation.FOREGROUND)
-            await _until_gone(cluster, [(kind, key, body["metadata"]["uid"])])
+            await _until_gone(cluster, [(jobs_of(kind), key, body["metadata"]["uid"])])
 
 
 async def _put(cluster: Cluster, body: Body) -> None:
@@ -104,51 +103,58 @@ async def unfinished_bodies(cluster: Cluster) -> list[Body]:
     return [body for kind in KINDS for body in (await cluster.list(jobs_of(kind))).items if not is_over(body)]
 
 
-async def unfinished(cluster: Cluster) -> list[StoredJob]:
+async def unfinished(cluster: Cluster) -> list[StoredObject]:
     """The jobs without an outcome."""
-    found: list[StoredJob] = []
+    found: list[StoredObject] = []
     for body in await unfinished_bodies(cluster):
         kind, meta = find_kind(str(body["apiVersion"]), str(body["kind"])), body["metadata"]
         if kind is not None:
-            found.append((kind, Key(meta["namespace"], meta["name"]), meta["uid"]))
+            found.append((jobs_of(kind), Key(meta["namespace"], meta["name"]), meta["uid"]))
     return found
 
 
+async def lone_pods(cluster: Cluster) -> list[StoredObject]:
+    """The unfinished pods that belong to no job: a client of the Kubernetes API has created them."""
+    pods = (await cluster.list(PODS.whole())).items
+    metas = [pod["metadata"] for pod in pods if not finished(pod) and not pod["metadata"].get("ownerReferences")]
+    return [(PODS.whole(), Key(meta["namespace"], meta["name"]), meta["uid"]) for meta in metas]
+
+
 async def any_unfinished(cluster: Cluster) -> bool:
-    """Whether a job is unfinished, or a pod runs that the clean-up policy of a finished job keeps."""
+    """Whether a job is unfinished, or a pod runs: of no job, or kept by the clean-up policy of a finished job."""
     if await unfinished_bodies(cluster):
         return True
     return any(not finished(pod) for pod in (await cluster.list(PODS.whole())).items)
 
 
-async def end_all(cluster: Cluster, jobs: list[StoredJob], grace: float | None) -> None:
-    """Delete jobs and wait until their pods have ended. After `grace` seconds, kill the pods that still run."""
-    for kind, key, uid in jobs:
+async def end_all(cluster: Cluster, found: list[StoredObject], grace: float | None) -> None:
+    """Delete jobs and pods, and wait until all pods have ended. After `grace` seconds, kill the pods that still run."""
+    for resource, key, uid in found:
         with suppress(NotFoundError):
-            await cluster.delete(jobs_of(kind), key, uid=uid, propagation=Propagation.FOREGROUND)
+            await cluster.delete(resource, key, uid=uid, propagation=Propagation.FOREGROUND)
     try:
         async with asyncio.timeout(grace):
-            await _until_gone(cluster, jobs)
+            await _until_gone(cluster, found)
     except TimeoutError:
         for pod in (await cluster.list(PODS.whole())).items:
             meta = pod["metadata"]
             if meta.get("deletionTimestamp"):
                 with suppress(NotFoundError):
                     await cluster.delete(PODS.whole(), Key(meta["namespace"], meta["name"]), uid=meta["uid"], grace=0)
-        await _until_gone(cluster, jobs)
+        await _until_gone(cluster, found)
 
 
-async def _until_gone(cluster: Cluster, jobs: list[StoredJob]) -> None:
-    left = list(jobs)
+async def _until_gone(cluster: Cluster, found: list[StoredObject]) -> None:
+    left = list(found)
     while left:
         left = [one for one in left if await _exists(cluster, *one)]
         if left:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _exists(cluster: Cluster, kind: Kind, key: Key, uid: str) -> bool:
+async def _exists(cluster: Cluster, resource: Resource, key: Key, uid: str) -> bool:
     try:
-        body = await cluster.get(jobs_of(kind), key)
+        body = await cluster.get(resource, key)
     except NotFoundError:
         return False
     return bool(body["metadata"]["uid"] == uid)

@@ -48,6 +48,8 @@ class EngineStatus(TypedDict):
     devices: list[DeviceReport]
     #: The number of jobs in each phase.
     jobs: dict[str, int]
+    #: The number of unfinished pods that belong to no job. An older engine does not count them.
+    pods: NotRequired[int]
     #: Problems that last, such as a full disk; and the last messages of the engine's parts.
     problems: list[str]
     notices: list[str]
@@ -74,9 +76,9 @@ class SubmitResult(TypedDict):
 
 
 class DownRequest(TypedDict):
-    """`down`: end the engine. `keep` leaves the pods running; `end` ends all unfinished jobs first.
+    """`down`: end the engine. `keep` leaves the pods running; `end` ends all unfinished jobs and lone pods first.
 
-    `idle` is refused with ConflictError if a job is unfinished; it ends pods that finished jobs keep.
+    `idle` is refused with ConflictError if a job or a lone pod is unfinished; it ends pods that finished jobs keep.
     """
 
     jobs: Literal["keep", "end", "idle"]
@@ -85,6 +87,8 @@ class DownRequest(TypedDict):
 
 
 class DownResult(TypedDict):
-    """The answer to `down`: the jobs that were ended, or that continue without the engine."""
+    """The answer to `down`: the jobs, and the pods of no job, that were ended or continue without the engine."""
 
     jobs: list[str]
+    #: An older engine does not list them.
+    pods: NotRequired[list[str]]
