@@ -80,7 +80,7 @@ _DISCOVERY = _steps(
     Step(line="explain tfjob.spec.runPolicy"),
     Step(line="explain pdj.spec.cleanPodPolicy"),
     "explain jaxjob.spec",
-    "explain xgboostjob.status.conditions",
+    "explain xgboostjob.spec.runPolicy",
     Step(
         line="explain aitj.spec.replicaSpecs",
         ignored=(Ignored("^ template <", "the engine knows the fields of a pod template"),),
