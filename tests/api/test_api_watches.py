@@ -2,12 +2,16 @@
 """Watches: where they begin, what they send, and how they end."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from api_server import CONFIG_MAPS, TABLE, ServedStore, config_map, served
 
 from trainwright.api import handlers, watches
+from trainwright.api.formats import ObjectFormat
+from trainwright.model.job import Body
 
 
 async def test_a_watch_sends_changes_after_its_version(api: ServedStore) -> None:
@@ -70,6 +74,28 @@ async def test_bookmarks_only_for_those_who_want_them(api: ServedStore, monkeypa
         await asyncio.sleep(0.1)
         await api.make(CONFIG_MAPS, config_map("b"))
         assert await others.names(1) == [("ADDED", "b")]
+
+
+@pytest.mark.parametrize("accept", ["", TABLE])
+async def test_an_event_is_encoded_once_for_all_watches(
+    api: ServedStore, monkeypatch: pytest.MonkeyPatch, accept: str
+) -> None:
+    encoded: list[str] = []
+    event = ObjectFormat.event
+
+    def counted(self: ObjectFormat, what: str, body: Body, *rest: Any, **more: Any) -> bytes:
+        encoded.append(body["metadata"]["name"])
+        return event(self, what, body, *rest, **more)
+
+    monkeypatch.setattr(ObjectFormat, "event", counted)
+    async with AsyncExitStack() as stack:
+        path = f"{CONFIG_MAPS}?watch=true"
+        readers = [await stack.enter_async_context(api.watch(path, accept=accept)) for _ in range(10)]
+        for name in ("first", "second"):  # the first Table of each watch has the columns
+            await api.make(CONFIG_MAPS, config_map(name))
+            for reader in readers:
+                await reader.next()
+    assert encoded.count("second") == 1
 
 
 async def test_only_the_first_table_has_the_columns(api: ServedStore) -> None:

@@ -120,4 +120,7 @@ FILES = {
     ),
     "shell.json": json.dumps(_pod("shell", "echo ready; exec sleep 1000", NODES[1])),
     "note.txt": "a note\n",
+    "paths.txt": "{.kind} {.metadata.name}",
+    "template.txt": "{{.kind}} {{.metadata.generation}}",
+    "columns.txt": "NAME TYPES\n.metadata.name .spec.replicaSpecs[*].type\n",
 }

@@ -18,6 +18,7 @@ from kube_server import BRISK, HERE, SECRETS, Server, a_secret, access, refuses,
 
 from trainwright.errors import ForbiddenError, TrainwrightError, UnavailableError
 from trainwright.kube import auth, plugin
+from trainwright.kube.blocking_http import http_client
 from trainwright.kube.cluster import KubeCluster, connected
 from trainwright.kube.config import Access, ExecPlugin, PluginVariable, UserEntry
 from trainwright.kube.http import HttpClient

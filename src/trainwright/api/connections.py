@@ -55,10 +55,12 @@ class ApiConnection(RequestHandler):
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: self, peer, ssl=tls, ssl_handshake_timeout=seconds)
-        except OSError:  # also TLS errors and the time limit
-            self._all.forget(self)
+        except OSError:
+            pass  # the client has gone, TLS has failed, or it took too long
         finally:
             self._opening = None
+            if self.transport is None:  # asyncio calls `connection_lost` only after `connection_made`
+                self._all.forget(self)
 
     def abort(self) -> None:
         """Close the connection, also if TLS has not begun."""

@@ -98,10 +98,12 @@ def test_a_status_that_another_version_wrote_does_not_stop_an_edit() -> None:
 def test_a_pod_gets_what_nobody_should_have_to_guess() -> None:
     spec = store().create(PODS, body(spec={"containers": [CONTAINER], "restartPolicy": None}))["spec"]
     assert (spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == ("Always", 30)
+    assert spec["securityContext"] == {}, "kubectl debug reads it"
 
 
 def test_what_a_pod_says_stays() -> None:
-    given = {"containers": [CONTAINER], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+    own = {"restartPolicy": "Never", "securityContext": {"runAsUser": 7}, "terminationGracePeriodSeconds": 0}
+    given = {"containers": [CONTAINER], **own}
     made = store().create(PODS, body(spec=given))
     assert made["spec"] is given
 
