@@ -122,30 +122,6 @@ def test_these_commands_import_no_large_module(process: Workspace, words: str) -
     _ok(process.run("down", "--end", "--grace", "1s"))
 
 
-def test_down_asks_about_pods_of_no_job(process: Workspace) -> None:
-    _ok(process.run("up", "--nodes", "1"))
-    socket = process.state / ".engine" / "api.sock"
-    container = {"name": "main", "image": "none", "command": ["sh", "-c", _SCRIPT]}
-    pod: Body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lone", "namespace": "default"}}
-    with engine_client(socket, 10.0) as client:
-        client.create("pods", {**pod, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}})
-        until(lambda: client.get("pods", ("default", "lone"))["status"].get("phase") == "Running")
-    done = process.run("down")
-    assert (done.code, "1 pod without a job is unfinished; give --keep-running" in done.err) == (2, True), done.said
-    assert "1 pod without a job continues without it; `trainwright up` takes it over" in _ok(
-        process.run("down", "--keep-running")
-    )
-    _ok(process.run("up"))
-    with engine_client(socket, 10.0) as client:
-        status = client.get("pods", ("default", "lone"))["status"]
-    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
-    assert "1 pod without a job ended" in _ok(process.run("down", "--end"))
-    _ok(process.run("up"))
-    with engine_client(socket, 10.0) as client:
-        assert client.list("pods")[0] == []
-    _ok(process.run("down"))
-
-
 def test_odd_objects_of_a_client_end_neither_the_engine_nor_the_next_one(process: Workspace) -> None:
     """Everybody who may create pods may also write the labels and annotations that the engine reads."""
     engine = _start(process)
