@@ -77,7 +77,7 @@ class Migration:
         return done.stdout
 
     def make(self, kind: str, name: str, spec: Body | None = None, **script: str) -> None:
-        self.jobs[kind].make(kubeflow_job(kind, named(kind, name), spec, **script))
+        self.jobs[kind].make(kubeflow_job(kind, named(kind, name), spec, None, **script))
 
     def status(self, kind: str, name: str) -> Body:
         return self.jobs[kind].status(named(kind, name))

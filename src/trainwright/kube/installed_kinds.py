@@ -2,9 +2,9 @@
 """The kinds whose CRDs are installed: the operator manages these, and leaves out the other ones.
 
 A new version of the operator knows kinds that the definitions and roles of the version before do not have. It must work
-with them nevertheless, because an upgrade replaces the parts of an installation one after the other. For the same reason
-it leaves out kinds whose CRDs belong to another operator: that operator may manage them beside ours. A kind that the user
-names with `--kinds` must be installed and ours.
+with them nevertheless, because an upgrade replaces the parts of an installation one after the other. For the same
+reason it leaves out kinds whose CRDs belong to another operator: that operator may manage them beside ours. A kind that
+the user names with `--kinds` must be installed and ours.
 """
 
 import logging
