@@ -1,68 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of the kinds of Kubeflow v1 for a real control plane, by the name of their kind."""
+"""Jobs of Kubeflow v1 for a real control plane, and what becomes of them. `cluster_tfjobs` has more for TFJobs."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any
 
 from cluster_plane import ControlPlane
-from cluster_tfjobs import Body, TFJobs, replicas
+from cluster_pods import PREFIX
+from cluster_tfjobs import TFJobs
 
-
-class Shape(NamedTuple):
-    """What differs between the kinds: the field of the replicas, the container that trains, the replica types."""
-
-    plural: str
-    specs: str
-    container: str
-    types: tuple[str, ...]
-    #: The id of the kind, if it is not the name in lower case.
-    shared_id: str = ""
-
-
-SHAPES = {
-    "TFJob": Shape("tfjobs", "tfReplicaSpecs", "tensorflow", ("Worker",)),
-    "XGBoostJob": Shape("xgboostjobs", "xgbReplicaSpecs", "xgboost", ("Master", "Worker")),
-    "JAXJob": Shape("jaxjobs", "jaxReplicaSpecs", "jax", ("Worker",)),
-    "PyTorchJob": Shape("pytorchjobs", "pytorchReplicaSpecs", "pytorch", ("Master", "Worker")),
-    "PaddleJob": Shape("paddlejobs", "paddleReplicaSpecs", "paddle", ("Worker",), "paddlejob.kubeflow.org"),
+Body = dict[str, Any]
+#: Plural -> kind, name of its replica specs, name of its container, and the types of a small job.
+KINDS: dict[str, tuple[str, str, str, dict[str, int]]] = {
+    "pytorchjobs": ("PyTorchJob", "pytorchReplicaSpecs", "pytorch", {"Master": 1, "Worker": 1}),
+    "xgboostjobs": ("XGBoostJob", "xgbReplicaSpecs", "xgboost", {"Master": 1, "Worker": 1}),
+    "jaxjobs": ("JAXJob", "jaxReplicaSpecs", "jax", {"Worker": 2}),
+    "paddlejobs": ("PaddleJob", "paddleReplicaSpecs", "paddle", {"Worker": 2}),
 }
-
-
-#: Metrics for an autoscaler.
+ALL_KINDS = {"tfjobs": ("TFJob", "tfReplicaSpecs", "tensorflow", {"Worker": 1}), **KINDS}
 METRICS = [
     {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
 ]
 
 
+def id_of(plural: str) -> str:
+    """The id of a kind: its word in options and reports. The other PaddleJob was there first."""
+    return "paddlejob.kubeflow.org" if plural == "paddlejobs" else plural.removesuffix("s")
+
+
 def kubeflow_job(
-    kind: str, name: str, spec: Body | None = None, sizes: Mapping[str, int] | None = None, **script: str
+    plural: str, name: str, spec: Body | None = None, runs: str = "forever", exits: str = "0", **types: int
 ) -> Body:
-    """A job with these replicas, or one of each type; fake nodes play its pods as `script` says."""
-    shape, types = SHAPES[kind], {}
-    for type_, count in (sizes or dict.fromkeys(shape.types, 1)).items():
-        types[type_] = replicas(count, "Never", None, **script)
-        types[type_]["template"]["spec"]["containers"][0]["name"] = shape.container
+    """A job whose pods fake nodes run for `runs`, to this exit code; `spec` is what else it says."""
+    kind, field, container, usual = ALL_KINDS[plural]
+    template = {
+        "metadata": {"annotations": {f"{PREFIX}runs": runs, f"{PREFIX}exit": exits}},
+        "spec": {"containers": [{"name": container, "image": "none", "command": ["true"]}]},
+    }
+    specs = {role: {"replicas": count, "template": template} for role, count in (types or usual).items()}
     head = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": name}}
-    return {**head, "spec": {shape.specs: types, **(spec or {})}}
-
-
-def id_of(kind: str) -> str:
-    """The id of a kind: its word in options and reports."""
-    return SHAPES[kind].shared_id or kind.lower()
+    return {**head, "spec": {field: specs, **(spec or {})}}
 
 
 class KubeflowJobs(TFJobs):
-    """The jobs of one kind in one namespace."""
+    """Those of one kind in one namespace, and what belongs to them."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, kind: str) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str, plural: str) -> None:
         super().__init__(plane, namespace)
-        self.plural = f"{SHAPES[kind].plural}.kubeflow.org"
-        self.path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/{SHAPES[kind].plural}"
+        self.plural = f"{plural}.kubeflow.org"
+        self.path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/{plural}"
         self.autoscalers = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
-
-    def is_gone(self, name: str) -> bool:
-        """Whether there is no such job."""
-        return not self.find(name)
 
     def kubectl(self, *words: str) -> str:
         """Run kubectl in the namespace."""
@@ -70,11 +55,16 @@ class KubeflowJobs(TFJobs):
 
     def running(self, name: str) -> list[str]:
         """The pods that run, by what their names end with."""
+        pods = self.children(name)
         return sorted(
             one
-            for one, pod in self.children(name).items()
+            for one, pod in pods.items()
             if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
         )
+
+    def is_gone(self, name: str) -> bool:
+        """Whether there is no such job."""
+        return not self.find(name)
 
     def autoscaler(self, name: str) -> Body:
         """The spec of its autoscaler, or nothing."""

@@ -51,11 +51,11 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FewKinds]:
         words = (f"--lease={NAMESPACE}/operator", "--new-kinds-period=1s")
         with started(config, folder / "operator.log", *words) as operator:
             operator.until(lambda: operator.leads(plane, NAMESPACE))
-            yield FewKinds(plane, operator, *(KubeflowJobs(plane, NAMESPACE, kind) for kind in ("TFJob", "JAXJob")))
+            yield FewKinds(plane, operator, *(KubeflowJobs(plane, NAMESPACE, kind) for kind in ("tfjobs", "jaxjobs")))
 
 
 def test_the_kinds_that_are_installed_work(few: FewKinds) -> None:
-    few.tfjobs.make(kubeflow_job("TFJob", "train", runs="0.2"))
+    few.tfjobs.make(kubeflow_job("tfjobs", "train", runs="0.2"))
     until(lambda: "Succeeded" in few.tfjobs.conditions("train"), "the TFJob succeeds")
 
     (line,) = [line for line in few.operator.log.read_text().splitlines() if LEFT_OUT in line]
@@ -92,11 +92,11 @@ def test_preflight_shows_which_kinds_are_not_installed(few: FewKinds) -> None:
 
 def test_a_kind_is_picked_up_when_it_is_installed(few: FewKinds) -> None:
     """Nothing else happens to jobs of other kinds: no pod is created again."""
-    few.tfjobs.make(kubeflow_job("TFJob", "stays", runs="forever"))
+    few.tfjobs.make(kubeflow_job("tfjobs", "stays"))
     until(lambda: "Running" in few.tfjobs.conditions("stays"), "the TFJob runs")
     uids = {name: pod["metadata"]["uid"] for name, pod in few.tfjobs.children("stays").items()}
     _install(few.plane, "jaxjob")
-    few.jaxjobs.make(kubeflow_job("JAXJob", "new", runs="0.2"))
+    few.jaxjobs.make(kubeflow_job("jaxjobs", "new", runs="0.2"))
     until(lambda: "Succeeded" in few.jaxjobs.conditions("new"), "the JAXJob succeeds")
 
     assert {name: pod["metadata"]["uid"] for name, pod in few.tfjobs.children("stays").items()} == uids

@@ -3,14 +3,14 @@
 
 import pytest
 from cluster_client import until
-from cluster_kubeflow import METRICS, KubeflowJobs, kubeflow_job
+from cluster_kubeflow import KINDS, METRICS, KubeflowJobs, kubeflow_job
 from cluster_operator import Operator
 from cluster_paddlejobs import PaddleJobs, paddlejob, role
 from cluster_plane import ControlPlane
 
 pytest_plugins = ("cluster_fixtures", "cluster_operator_fixtures")
-KINDS = ["PyTorchJob", "XGBoostJob", "JAXJob", "PaddleJob"]
-SCALED = ["PyTorchJob", "JAXJob", "PaddleJob"]
+each = pytest.mark.parametrize("plural", KINDS)
+SCALED = ["pytorchjobs", "jaxjobs", "paddlejobs"]
 ELASTIC = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3, "metrics": METRICS}}
 
 
@@ -20,10 +20,10 @@ def space(namespace: str, nodes: object, operator: Operator) -> str:
     return namespace
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_job_runs_and_succeeds(plane: ControlPlane, space: str, kind: str) -> None:
-    jobs = KubeflowJobs(plane, space, kind)
-    jobs.make(kubeflow_job(kind, "demo", runs="0.5"))
+@each
+def test_a_job_runs_and_succeeds(plane: ControlPlane, space: str, plural: str) -> None:
+    jobs = KubeflowJobs(plane, space, plural)
+    jobs.make(kubeflow_job(plural, "demo", runs="0.5"))
     status = jobs.until("demo", "Created", "Running=False", "Succeeded")
 
     assert status["completionTime"]
@@ -32,8 +32,8 @@ def test_a_job_runs_and_succeeds(plane: ControlPlane, space: str, kind: str) -> 
 
 
 def test_both_kinds_of_paddlejobs_live_side_by_side(plane: ControlPlane, space: str) -> None:
-    jobs, others = KubeflowJobs(plane, space, "PaddleJob"), PaddleJobs(plane, space)
-    jobs.make(kubeflow_job("PaddleJob", "kubeflow", runs="0.5"))
+    jobs, others = KubeflowJobs(plane, space, "paddlejobs"), PaddleJobs(plane, space)
+    jobs.make(kubeflow_job("paddlejobs", "kubeflow", runs="0.5"))
     others.make(paddlejob("paddle", worker=role(2, runs="0.5")))
 
     jobs.until("kubeflow", "Created", "Running=False", "Succeeded")
@@ -41,10 +41,10 @@ def test_both_kinds_of_paddlejobs_live_side_by_side(plane: ControlPlane, space: 
     assert jobs.kubectl("get", jobs.plural, "-o", "name").split() == ["paddlejob.kubeflow.org/kubeflow"]
 
 
-@pytest.mark.parametrize("kind", SCALED)
-def test_kubectl_scales_the_workers(plane: ControlPlane, space: str, kind: str) -> None:
-    jobs = KubeflowJobs(plane, space, kind)
-    jobs.make(kubeflow_job(kind, "demo", sizes={"Worker": 2}, runs="forever"))
+@pytest.mark.parametrize("plural", SCALED)
+def test_kubectl_scales_the_workers(plane: ControlPlane, space: str, plural: str) -> None:
+    jobs = KubeflowJobs(plane, space, plural)
+    jobs.make(kubeflow_job(plural, "demo", Worker=2))
     until(lambda: jobs.running("demo") == ["worker-0", "worker-1"], "two workers run")
 
     for count in (3, 1):
@@ -57,8 +57,8 @@ def test_kubectl_scales_the_workers(plane: ControlPlane, space: str, kind: str) 
 
 
 def test_an_autoscaler_follows_its_job(plane: ControlPlane, space: str) -> None:
-    jobs = KubeflowJobs(plane, space, "PyTorchJob")
-    jobs.make(kubeflow_job("PyTorchJob", "demo", ELASTIC, {"Worker": 1}, runs="forever"))
+    jobs = KubeflowJobs(plane, space, "pytorchjobs")
+    jobs.make(kubeflow_job("pytorchjobs", "demo", ELASTIC, Worker=1))
     until(lambda: jobs.autoscaler("demo").get("maxReplicas") == 3, "it is there")
     assert jobs.autoscaler("demo")["scaleTargetRef"] == {
         "apiVersion": "kubeflow.org/v1",
@@ -79,9 +79,9 @@ def test_an_autoscaler_follows_its_job(plane: ControlPlane, space: str) -> None:
 
 
 def test_an_autoscaler_goes_when_its_job_ends(plane: ControlPlane, space: str) -> None:
-    jobs = KubeflowJobs(plane, space, "PyTorchJob")
+    jobs = KubeflowJobs(plane, space, "pytorchjobs")
     mark = plane.mark()
-    jobs.make(kubeflow_job("PyTorchJob", "demo", ELASTIC, {"Worker": 1}, runs="1"))
+    jobs.make(kubeflow_job("pytorchjobs", "demo", ELASTIC, runs="1", Worker=1))
     jobs.until("demo", "Created", "Running=False", "Succeeded")
     until(lambda: not jobs.autoscaler("demo"), "it is removed")
 
@@ -91,17 +91,17 @@ def test_an_autoscaler_goes_when_its_job_ends(plane: ControlPlane, space: str) -
 
 def test_a_real_autoscaler_scales_a_job(plane: ControlPlane, space: str) -> None:
     """It knows no metrics here, but keeps the bounds."""
-    jobs = KubeflowJobs(plane, space, "PyTorchJob")
+    jobs = KubeflowJobs(plane, space, "pytorchjobs")
     policy = ELASTIC["elasticPolicy"] | {"minReplicas": 2}
-    jobs.make(kubeflow_job("PyTorchJob", "demo", {"elasticPolicy": policy}, {"Worker": 1}, runs="forever"))
+    jobs.make(kubeflow_job("pytorchjobs", "demo", {"elasticPolicy": policy}, Worker=1))
 
     until(lambda: jobs.running("demo") == ["worker-0", "worker-1"], f"it has two workers: {jobs.find('demo')}")
     assert jobs.find("demo")["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
 
 
 def test_workers_of_a_pytorchjob_have_an_init_container(plane: ControlPlane, space: str) -> None:
-    jobs = KubeflowJobs(plane, space, "PyTorchJob")
-    jobs.make(kubeflow_job("PyTorchJob", "demo", runs="forever"))
+    jobs = KubeflowJobs(plane, space, "pytorchjobs")
+    jobs.make(kubeflow_job("pytorchjobs", "demo"))
     until(lambda: jobs.running("demo") == ["master-0", "worker-0"], "both run")
 
     names = {

@@ -19,7 +19,7 @@ import cluster_training_operator as old
 import pytest
 from cluster_client import until
 from cluster_install import shell_environment, trainwright
-from cluster_kubeflow import SHAPES, KubeflowJobs, id_of, kubeflow_job
+from cluster_kubeflow import ALL_KINDS, KubeflowJobs, id_of, kubeflow_job
 from cluster_layout import free_ports
 from cluster_nodes import fake_nodes
 from cluster_operator import account, started
@@ -33,14 +33,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text(encoding="u
 BLOCK = re.compile(r"^```sh migrate\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMESPACE = "research"
 SUSPENDED: Body = {"runPolicy": {"suspend": True}}
-KINDS = tuple(SHAPES)
+KINDS = tuple(ALL_KINDS)
 #: Metrics of training-operator that do not have its name.
 PLAIN_METRICS = ("created_pod", "deleted_pod", "failed_pods", "succeeded_service_creation", "failed_service_creation")
 
 
 def named(kind: str, name: str) -> str:
     """The name of a job. Jobs of two kinds with one name would share the names of their pods."""
-    return f"{name}-{kind.lower()}"
+    return f"{name}-{kind}"
 
 
 class Migration:
@@ -51,7 +51,9 @@ class Migration:
         self.jobs = {kind: KubeflowJobs(plane, NAMESPACE, kind) for kind in KINDS}
         _, self.config = account(plane, NAMESPACE, "newcomer")
         self.stack = ExitStack()
-        self.old = self.stack.enter_context(old.running(plane, folder / "old.log", [kind.lower() for kind in KINDS]))
+        self.old = self.stack.enter_context(
+            old.running(plane, folder / "old.log", [kind.removesuffix("s") for kind in KINDS])
+        )
         self.shell = shell_environment(plane, folder)
         #: The finished jobs as the API server returned them before the switch.
         self.finished: dict[str, str] = {}
@@ -77,7 +79,8 @@ class Migration:
         return done.stdout
 
     def make(self, kind: str, name: str, spec: Body | None = None, **script: str) -> None:
-        self.jobs[kind].make(kubeflow_job(kind, named(kind, name), spec, None, **script))
+        runs, exits = script.get("runs", "0.2"), script.get("exits", "0")
+        self.jobs[kind].make(kubeflow_job(kind, named(kind, name), spec, runs, exits))
 
     def status(self, kind: str, name: str) -> Body:
         return self.jobs[kind].status(named(kind, name))
@@ -89,7 +92,7 @@ class Migration:
             "-n",
             NAMESPACE,
             "patch",
-            f"{SHAPES[kind].plural}.kubeflow.org",
+            f"{kind}.kubeflow.org",
             named(kind, name),
             "--type=merge",
             "-p",
@@ -160,23 +163,23 @@ def _deployment() -> Body:
 
 def test_preflight_shows_jobs_by_namespace_and_what_to_do(migration: Migration) -> None:
     for kind in KINDS:
-        migration.make(kind, "done", runs="0.2")
-        migration.make(kind, "suspended", SUSPENDED, runs="0.2")
-    migration.make("TFJob", "failed", runs="0.2", exit="1")
-    migration.make("TFJob", "long", runs="forever")
+        migration.make(kind, "done")
+        migration.make(kind, "suspended", SUSPENDED)
+    migration.make("tfjobs", "failed", exits="1")
+    migration.make("tfjobs", "long", runs="forever")
     for kind in KINDS:
         migration.until(kind, "done", "Succeeded")
         migration.until(kind, "suspended", "Suspended")
-    migration.until("TFJob", "failed", "Failed")
-    migration.until("TFJob", "long", "Running")
+    migration.until("tfjobs", "failed", "Failed")
+    migration.until("tfjobs", "long", "Running")
     assert migration.run("From Kubeflow's training-operator").endswith("not yet\n")
     done, found = migration.preflight(), json.loads(migration.preflight("-o", "json").stdout)
 
     assert (done.returncode, done.stderr) == (1, "")
     theirs = {one["id"]: one for one in found["kinds"] if one["id"] in map(id_of, KINDS)}
     counts = {kind: theirs[id_of(kind)]["jobs"]["namespaces"][NAMESPACE] for kind in KINDS}
-    assert counts["TFJob"] == {"finished": 2, "foreign": 1, "suspended": 1, "new": 0, "other": 0}
-    assert counts["JAXJob"] == {"finished": 1, "foreign": 0, "suspended": 1, "new": 0, "other": 0}
+    assert counts["tfjobs"] == {"finished": 2, "foreign": 1, "suspended": 1, "new": 0, "other": 0}
+    assert counts["jaxjobs"] == {"finished": 1, "foreign": 0, "suspended": 1, "new": 0, "other": 0}
     assert {one["definition"]["origin"] for one in theirs.values()} == {"other"}
     assert [step["name"] for step in found["steps"] if not step["action"]] == ["Release held jobs"]
     assert "TFJob: 1 in research" in migration.step(2)
@@ -194,17 +197,17 @@ def test_the_hold_keeps_new_jobs_from_starting(migration: Migration) -> None:
 
     for kind in KINDS:
         until(partial(is_refused, kubeflow_job(kind, "new")), f"a new {kind} is refused")
-        migration.make(kind, "held", SUSPENDED, runs="0.2")
+        migration.make(kind, "held", SUSPENDED)
         migration.until(kind, "held", "Suspended")
         assert refused in migration.resume(kind, "held").stderr
     edit = json.dumps({"metadata": {"annotations": {"note": "this job runs, so people may edit it"}}})
-    migration.plane.kubectl("-n", NAMESPACE, "patch", "tfjobs", named("TFJob", "long"), "--type=merge", "-p", edit)
+    migration.plane.kubectl("-n", NAMESPACE, "patch", "tfjobs", named("tfjobs", "long"), "--type=merge", "-p", edit)
     assert migration.step(1) == "1. Hold new jobs: done"
 
 
 def test_it_is_safe_once_running_jobs_have_ended_and_the_operator_is_stopped(migration: Migration) -> None:
-    migration.ends("TFJob", "long")
-    migration.until("TFJob", "long", "Succeeded")
+    migration.ends("tfjobs", "long")
+    migration.until("tfjobs", "long", "Succeeded")
     assert migration.step(2) == "2. Let running jobs end: done"
     assert migration.preflight().returncode == 1
 
@@ -213,7 +216,7 @@ def test_it_is_safe_once_running_jobs_have_ended_and_the_operator_is_stopped(mig
     assert migration.old.end() is not None
     migration.finished = migration.stored()
     for kind in KINDS:
-        migration.make(kind, "late", SUSPENDED, runs="0.2")
+        migration.make(kind, "late", SUSPENDED)
     done = migration.preflight()
 
     assert done.returncode == 0, done.stdout
@@ -238,8 +241,8 @@ def test_the_definitions_are_replaced_and_ours_runs_what_was_held(migration: Mig
         for kind in KINDS:
             for name in ("held", "late", "suspended"):
                 migration.until(kind, name, "Succeeded")
-        migration.make("TFJob", "bad", runs="0.2", exit="1")
-        migration.until("TFJob", "bad", "Failed")
+        migration.make("tfjobs", "bad", exits="1")
+        migration.until("tfjobs", "bad", "Failed")
         told = metrics(address)
         assert ours.end() == 0
 

@@ -22,7 +22,8 @@ from cluster_client import until
 from cluster_gangs import Groups, install
 from cluster_install import trainwright
 from cluster_jobs import Jobs
-from cluster_kubeflow import SHAPES, KubeflowJobs, kubeflow_job
+from cluster_kubeflow import KINDS as KUBEFLOW_KINDS
+from cluster_kubeflow import METRICS, KubeflowJobs, kubeflow_job
 from cluster_nodes import fake_nodes
 from cluster_paddlejobs import PaddleJobs, paddlejob
 from cluster_paddlejobs import role as part
@@ -235,10 +236,28 @@ def train(plane: ControlPlane, namespace: str, api: str) -> None:
 
 def train_others(plane: ControlPlane, namespace: str) -> None:
     """A job of each other kind of Kubeflow v1, to its end, which it does not outlive."""
-    for kind in SHAPES:
-        jobs, name = KubeflowJobs(plane, namespace, kind), f"last-{kind.lower()}"
-        jobs.make(kubeflow_job(kind, name, {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
-        until(partial(jobs.is_gone, name), f"the {kind} is removed once it has ended")
+    for plural in KUBEFLOW_KINDS:
+        jobs, name = KubeflowJobs(plane, namespace, plural), f"last-{plural}"
+        jobs.make(kubeflow_job(plural, name, {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
+        until(partial(jobs.is_gone, name), f"{name} is removed once it has ended")
+
+
+def autoscale(plane: ControlPlane, namespace: str) -> None:
+    """Whatever a PyTorchJob does with its autoscaler."""
+    jobs = KubeflowJobs(plane, namespace, "pytorchjobs")
+    policy = {"minReplicas": 1, "maxReplicas": 2, "metrics": METRICS}
+    jobs.make(kubeflow_job("pytorchjobs", "scaled", {"elasticPolicy": policy}, Worker=1))
+    until(lambda: jobs.autoscaler("scaled"), "it has an autoscaler")
+    jobs.edit("scaled", elasticPolicy={"maxReplicas": 3})
+    until(lambda: jobs.autoscaler("scaled").get("maxReplicas") == 3, "it is kept in step")
+    jobs.edit("scaled", runPolicy={"suspend": True})
+    until(lambda: not jobs.autoscaler("scaled"), "a suspended job has none")
+    mark = plane.mark()
+    target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "met-scaled"}
+    other = {"metadata": {"name": "met-scaled"}, "spec": {"scaleTargetRef": target, "maxReplicas": 1}}
+    plane.call("POST", jobs.autoscalers, other)
+    jobs.make(kubeflow_job("pytorchjobs", "met-scaled", {"elasticPolicy": policy}, Worker=1))
+    until_looked_at(plane, mark, namespace, {("horizontalpodautoscalers.autoscaling", "met-scaled")})
 
 
 def paddle(plane: ControlPlane, namespace: str) -> None:
@@ -295,6 +314,7 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
             Life(strict, "there").lead()
             train(strict, "there", VOLCANO_API)
             train_others(strict, "there")
+            autoscale(strict, "there")
             paddle(strict, "there")
             fit(strict, "there")
         with ended_well(strict, tmp_path, home, *words, "--gang-scheduler-name=together"):

@@ -20,11 +20,22 @@ from trainwright.kinds.registry import KINDS
 from trainwright.local.cluster import LocalCluster
 from trainwright.local.storage.store import Store
 from trainwright.model.meta import Key
-from trainwright.runtime.ports import JOBS, LEASES, PODS, RESOURCES, Resource, Selection, WallClock, WatchEventType
+from trainwright.runtime.ports import (
+    AUTOSCALERS,
+    JOBS,
+    LEASES,
+    PODS,
+    RESOURCES,
+    Resource,
+    Selection,
+    WallClock,
+    WatchEventType,
+)
 
 _PATH = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<ns>[^/]+))?/(?P<plural>[^/]+)"
                    r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?")  # fmt: skip
-_RESOURCES = {(one.group, one.plural): one.whole() for one in RESOURCES if one.plural not in ("podgroups", "queues")}
+_SERVED = [one for one in (*RESOURCES, AUTOSCALERS) if one.plural not in ("podgroups", "queues")]
+_RESOURCES = {(one.group, one.plural): one.whole() for one in _SERVED}
 JOB = JOBS["genericjob"]
 Before = Callable[[web.Request], Awaitable[web.Response | None]]
 

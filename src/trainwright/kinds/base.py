@@ -379,10 +379,7 @@ def _with_pods(part: Any, pods: Mapping[str, Body], path: str = "") -> Any:
 
 
 def _with_controller(job: Job, document: Body) -> Job:
-    """The job with `handed_over` or `foreign` set, if its annotations or its status show another controller.
-
-    An unfinished job whose status has content but no ledger belongs to the other controller until a user hands it over.
-    """
+    """Set `foreign` if another controller wrote the status of an unfinished job, or `handed_over` if a user says so."""
     meta = document.get("metadata")
     given = meta.get("annotations") if isinstance(meta, dict) else None
     if isinstance(given, dict) and given.get(ADOPT) == "true":

@@ -110,8 +110,9 @@ async def _operate_once(access: Access, options: OperatorOptions, stop: asyncio.
             task.cancel()
         await asyncio.gather(running, *ends, return_exceptions=True)
         await session.close()
-    if not running.cancelled():
-        running.result()
+    for task in (running, *ends):
+        if not task.cancelled():
+            task.result()  # raises the error that ended the task
 
 
 class _Operator:
