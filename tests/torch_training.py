@@ -5,6 +5,7 @@ Whatever happens to it, the loss of a step is that of a single process that noth
 `tests/cluster`.
 """
 
+import itertools
 import re
 import sys
 from functools import cache
@@ -69,7 +70,7 @@ def check_continued(said: str, times: int = 1) -> None:
     numbers = [step.number for step in made]
     assert numbers[0] % SAVED == 1, said
     assert sorted(set(numbers)) == list(range(numbers[0], STEPS + 1)), said
-    begins = [(before, now) for before, now in zip(numbers, numbers[1:], strict=False) if now != before + 1]
+    begins = [(before, now) for before, now in itertools.pairwise(numbers) if now != before + 1]
     assert [now for _, now in begins] == [before - before % SAVED + 1 for before, _ in begins], said
     assert len(re.findall(r"rank 0 of \d, from step [1-9]", said)) >= times, said
 

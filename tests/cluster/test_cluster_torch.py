@@ -10,10 +10,10 @@ import pytest
 from cluster_client import until
 from cluster_plane import ControlPlane
 from cluster_training import PATIENCE, Body, TrainingJobs, training_plane
-from torch_training import PROGRAMS, STEPS, check_continued, ddp_alone, steps
-from torch_training import figure as elastic_figure
 
 from single_process import accuracy, figure, losses
+from torch_training import PROGRAMS, STEPS, check_continued, ddp_alone, steps
+from torch_training import figure as elastic_figure
 
 pytest_plugins = ("cluster_fixtures",)
 pytestmark = pytest.mark.torch

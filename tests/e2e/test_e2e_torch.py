@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 from e2e_workspace import RunningCommand, Workspace, until
-from torch_training import PROGRAMS, STEPS, check_continued, ddp_alone, steps, worlds
-from torch_training import figure as elastic_figure
 
 from single_process import EXAMPLES, PATIENCE, accuracy, figure, losses
+from torch_training import PROGRAMS, STEPS, check_continued, ddp_alone, steps, worlds
+from torch_training import figure as elastic_figure
 
 pytest_plugins = ["e2e_fixtures"]
 pytestmark = pytest.mark.torch
@@ -76,7 +76,7 @@ def test_torchrun_replaces_a_killed_training_process(sandbox: Workspace, record_
 
     assert done.code == 0, done.said
     # torchrun starts it again: the pod does not end.
-    assert re.search(rf"^{JOB} succeeded after [\d.]+s$", done.out, re.M), done.out
+    assert re.search(rf"^{JOB} succeeded after [\dms.]+$", done.out, re.M), done.out
     check_continued(done.out)
     record_property("figure", elastic_figure("PyTorch elastic, a killed training process", done.out))
 
