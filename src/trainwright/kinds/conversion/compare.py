@@ -192,7 +192,9 @@ def _job_limit(source: Job, result: Job) -> Iterator[Difference]:
 
 def _role_limit(source: Job, role: Role, other: Role) -> Iterator[Difference]:
     before, after, name = _bound(role.restart.limit), _bound(other.restart.limit), role.name
-    if before == _ENDLESS or CauseKind.EXIT not in _causes(source, role):
+    # Without a limit of its own, a role may have the limit of the job; `_job_limit` reports that limit.
+    endless = before == _ENDLESS and (after == _ENDLESS or source.lifecycle.restarts_allowed is not None)
+    if endless or CauseKind.EXIT not in _causes(source, role):
         return
     which = {True: "each replica", False: "the whole role"}
     now = which[other.restart.per_replica]
