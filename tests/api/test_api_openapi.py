@@ -122,7 +122,7 @@ def test_explain_finds_the_schema_of_a_kind(served: ServedResource) -> None:
             "v1",
             {
                 path: operations
-                for plural in ("tfjobs", "xgboostjobs", "jaxjobs")
+                for plural in ("tfjobs", "pytorchjobs", "xgboostjobs", "jaxjobs", "paddlejobs")
                 for path, operations in {
                     f"/apis/kubeflow.org/v1/namespaces/{{namespace}}/{plural}": ["get", "post"],
                     f"/apis/kubeflow.org/v1/namespaces/{{namespace}}/{plural}/{{name}}": [

@@ -116,7 +116,26 @@ def test_versions_differ_in_what_they_stamp_and_in_nothing_else() -> None:
     assert new == old
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.singular)
+#: The kinds that have a scale subresource in the original, and the name of their replica specs.
+SCALED = {
+    "pytorchjob": "pytorchReplicaSpecs",
+    "jaxjob": "jaxReplicaSpecs",
+    "paddlejob.kubeflow.org": "paddleReplicaSpecs",
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.id in SCALED], ids=lambda kind: kind.id)
+def test_the_scale_subresource_has_the_paths_of_the_original(kind: Kind) -> None:
+    (version,) = crd(kind)["spec"]["versions"]
+
+    assert version["subresources"]["scale"] == {
+        "specReplicasPath": f".spec.{SCALED[kind.id]}.Worker.replicas",
+        "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+        "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id)
 def test_every_version_of_a_kind_reports_in_the_shared_ledger_and_shows_where_its_job_is(kind: Kind) -> None:
     first = {
         "kubeflow.org": ("State", ".status.conditions[-1:].type"),
@@ -126,7 +145,7 @@ def test_every_version_of_a_kind_reports_in_the_shared_ledger_and_shows_where_it
         status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
 
         assert "trainwright" in status
-        assert version["subresources"] == {"status": {}}
+        assert version["subresources"].keys() == {"status", "scale"} if kind.id in SCALED else {"status"}
         shown = {"name": first[0], "type": "string", "jsonPath": first[1]}
         assert version["additionalPrinterColumns"][0] == shown
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from trainwright.cli.install import crds_command as crds
 from trainwright.cli.install import manifests_command as manifests
 from trainwright.cli.validate import command as validate
-from trainwright.kinds.registry import KINDS
+from trainwright.kinds.registry import KINDS, find
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -41,7 +41,7 @@ def test_the_base_has_both_and_nothing_else() -> None:
 def test_the_examples_are_the_examples() -> None:
     examples, copies = ROOT / "examples", DEPLOY / "examples"
     wanted = {path.name: path for path in (examples / "quickstart.yaml", *(examples / "genericjob").glob("*.yaml"))}
-    for kind in ("tfjob", "aitrainingjob", "paddlejob", "jaxjob", "xgboostjob"):
+    for kind in ("tfjob", "aitrainingjob", "paddlejob", "jaxjob", "xgboostjob", "pytorchjob", "kubeflow-paddlejob"):
         wanted |= {f"{kind}/{path.name}": path for path in (examples / kind).glob("*.yaml")}
 
     found = {str(path.relative_to(copies)): path.read_bytes() for path in _files(copies)}
@@ -75,16 +75,17 @@ def test_nothing_is_of_an_api_that_kubernetes_has_removed() -> None:
 def test_the_page_lists_every_kind_with_its_examples() -> None:
     page = (DEPLOY / "README.md").read_text(encoding="utf-8")
     rows = {
-        row[0].strip("`"): row for row in re.findall(r"^\| (`\w+`) \| (.*) \| (`.*`) \| `(.*)` \|$", page, re.MULTILINE)
+        row[2].strip("`"): row for row in re.findall(r"^\| (`\w+`) \| (.*) \| (`.*`) \| `(.*)` \|$", page, re.MULTILINE)
     }
 
-    assert rows.keys() == {kind.name for kind in KINDS}
+    assert rows.keys() == {f"{kind.plural}.{kind.group}" for kind in KINDS}
     for kind in KINDS:
-        _, versions, definition, examples = rows[kind.name]
+        name, versions, _, examples = rows[f"{kind.plural}.{kind.group}"]
+        assert name == f"`{kind.name}`"
         assert set(versions.replace("`", "").split(", ")) == set(kind.served)
-        assert definition == f"`{kind.plural}.{kind.group}`"
-        found = {body["kind"] for path in DEPLOY.glob(examples) for body in yaml.safe_load_all(path.read_text())}
-        assert found & rows.keys() == {kind.name}
+        bodies = [body for path in DEPLOY.glob(examples) for body in yaml.safe_load_all(path.read_text())]
+        kinds = [find(body["apiVersion"], body["kind"]) for body in bodies]
+        assert {one.id for one in kinds if one is not None} == {kind.id}
 
 
 def test_the_page_says_why_there_is_no_v1beta1() -> None:

@@ -157,7 +157,12 @@ def test_users_may_do_with_jobs_what_they_may_do_with_the_rest() -> None:
         {f"{RBAC}/aggregate-to-edit": "true"},
     ]
     assert {verb for _, _, verb in grants(view)} == {"get", "list", "watch"}
-    assert {resource for _, resource, _ in grants(edit)} == {kind.plural for kind in KINDS}
+    scaled = {f"{kind.plural}/scale" for kind in KINDS if kind.scale_paths is not None}
+    assert {resource for _, resource, _ in grants(edit)} == {kind.plural for kind in KINDS} | scaled
+    assert {(resource, verb) for _, resource, verb in grants(edit) if "/" in resource} == {
+        (resource, verb) for resource in scaled for verb in ("patch", "update")
+    }
+    assert {(one, "get") for one in scaled} <= {(resource, verb) for _, resource, verb in grants(view)}
 
 
 def test_two_operators_run_as_nobody_in_particular() -> None:

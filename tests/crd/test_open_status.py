@@ -23,7 +23,7 @@ ANY = "x-kubernetes-preserve-unknown-fields"
 ADDED_SINCE: frozenset[str] = frozenset()
 
 #: Kinds that are newer than the stored definitions.
-NEW_KINDS = frozenset({"xgboostjob", "jaxjob"})
+NEW_KINDS = frozenset({"xgboostjob", "jaxjob", "pytorchjob", "paddlejob.kubeflow.org"})
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.id)
 each_stored_kind = pytest.mark.parametrize(

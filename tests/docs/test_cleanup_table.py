@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from trainwright.kinds.base import load
+from trainwright.kinds.base import Kind, load
 from trainwright.kinds.registry import KINDS
 from trainwright.model.job import CleanPods, CleanUp
 
@@ -26,6 +26,11 @@ SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "TFJob": ({"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": POD}}}, "cleanPodPolicy"),
     "PaddleJob": ({"worker": {"replicas": 1, "template": POD}}, "cleanPodPolicy"),
     "XGBoostJob": ({"xgbReplicaSpecs": {"Master": {"replicas": 1, "template": pod("xgboost")}}}, "cleanPodPolicy"),
+    "PyTorchJob": ({"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": pod("pytorch")}}}, "cleanPodPolicy"),
+    "PaddleJob of Kubeflow": (
+        {"paddleReplicaSpecs": {"Worker": {"replicas": 1, "template": pod("paddle")}}},
+        "cleanPodPolicy",
+    ),
     "JAXJob": ({"jaxReplicaSpecs": {"Worker": {"replicas": 1, "template": pod("jax")}}}, "cleanPodPolicy"),
     "AITrainingJob": ({"replicaSpecs": {"trainer": {"replicas": 1, "template": POD}}}, "cleanPodPolicy"),
 }
@@ -54,6 +59,11 @@ class Row(NamedTuple):
     crashing: str
 
 
+def named(kind: Kind) -> str:
+    """The kind as the table has it."""
+    return f"{kind.name} of Kubeflow" if kind.shares_name else kind.name
+
+
 def rows() -> list[Row]:
     """An empty cell is that of the row above."""
     section = PAGE.partition("## What each clean-up policy keeps\n")[2].partition("\n## ")[0]
@@ -67,8 +77,8 @@ def rows() -> list[Row]:
 
 def cleans(kind: str, word: str | None) -> CleanUp:
     spec, field = SPECS[kind]
-    (one,) = (one for one in KINDS if one.name == kind)
-    body = {"apiVersion": f"{one.group}/{one.version}", "kind": kind, "metadata": {"name": "j", "namespace": "n"}}
+    (one,) = (one for one in KINDS if named(one) == kind)
+    body = {"apiVersion": f"{one.group}/{one.version}", "kind": one.name, "metadata": {"name": "j", "namespace": "n"}}
     given = {} if word is None else {field: word}
     # Only TFJob also accepts the policy directly under `spec`.
     in_run_policy = one.group == "kubeflow.org" and kind != "TFJob"
@@ -78,7 +88,7 @@ def cleans(kind: str, word: str | None) -> CleanUp:
 
 
 def test_every_kind_and_every_end_is_there() -> None:
-    assert {row.kind for row in rows()} == {kind.name for kind in KINDS}
+    assert {row.kind for row in rows()} == {named(kind) for kind in KINDS}
     for kind, policy in {(row.kind, row.policy) for row in rows()}:
         ends = [end for row in rows() if (row.kind, row.policy) == (kind, policy) for end in ENDS[row.end]]
         assert sorted(ends) == sorted(ENDS["any"]), (kind, policy)

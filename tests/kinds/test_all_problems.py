@@ -438,7 +438,7 @@ TABLES = {
     "PaddleJob": (PADDLE, PADDLE_FAULTS),
     "AITrainingJob": (AITJ, AITJ_FAULTS),
 }
-KIND = {kind.name: kind for kind in KINDS}
+KIND = {kind.title: kind for kind in KINDS}
 
 
 def independent(faults: tuple[Fault, ...]) -> bool:

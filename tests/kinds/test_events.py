@@ -240,6 +240,11 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
             "": ("Failed", "too bad; job-worker-0: container main exited with code 1"),
             "tfjob": ("TFJobFailed", "TFJob default/job has failed because 1 worker replica(s) failed."),
             "jaxjob": ("JAXJobFailed", "JAXJob job is failed because 1 worker replica(s) failed."),
+            "pytorchjob": ("PyTorchJobFailed", "PyTorchJob job is failed because 1 worker replica(s) failed."),
+            "paddlejob.kubeflow.org": (
+                "PaddleJobFailed",
+                "PaddleJob job is failed because 1 worker replica(s) failed.",
+            ),
             "xgboostjob": ("XGBoostJobFailed", "XGBoostJob job is failed because 1 worker replica(s) failed."),
             "paddlejob": ("Failed", "PaddleJob job has failed: job-worker-0: container main exited with code 1"),
             "aitrainingjob": (
@@ -326,6 +331,8 @@ CASES: dict[str, tuple[JobEvent, bool, dict[str, tuple[str, str] | None]]] = {
         {
             "": ("SuccessfulDeleteJob", "Deleted job: job"),
             "jaxjob": ("SuccessfulDeletePod", "Deleted job: job"),
+            "pytorchjob": ("SuccessfulDeletePod", "Deleted job: job"),
+            "paddlejob.kubeflow.org": ("SuccessfulDeletePod", "Deleted job: job"),
         },
     ),
     "no gang scheduler": (

@@ -12,6 +12,8 @@ from trainwright.kube.survey import ControllerObjects, ControllerSign, held_leas
 from trainwright.model.job import Body
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
+#: The kinds of training-operator.
+KUBEFLOW = ("TFJob", "PyTorchJob", "XGBoostJob", "JAXJob", "PaddleJob.kubeflow.org")
 
 
 def deployment(name: str, image: str = "x", account: str = "", replicas: int | None = None, **more: Any) -> Body:
@@ -50,7 +52,7 @@ def found(**held: Any) -> list[ControllerSign]:
 @pytest.mark.parametrize(
     ("one", "kinds"),
     [
-        (deployment("training-operator"), ("TFJob", "XGBoostJob", "JAXJob")),
+        (deployment("training-operator"), KUBEFLOW),
         (deployment("a", "registry.example/kubeflow/tf-operator:v1"), ("TFJob",)),
         (deployment("a", command=["/usr/bin/Trainingjob-Operator"]), ("AITrainingJob",)),
         (deployment("a", "registry.example/paddleflow/paddle-operator:v0.4"), ("PaddleJob",)),
@@ -101,7 +103,7 @@ def test_our_own_are_told_apart() -> None:
 )
 def test_who_may_write_a_status_is_a_controller(rule: Body, told: bool, of: str, by: str) -> None:
     held = {"roles": [role(of, **rule)], "bindings": [binding(by, of)]}
-    kinds = ("TFJob", "XGBoostJob", "JAXJob") if rule.get("resources") == ["*"] else ("TFJob",)
+    kinds = KUBEFLOW if rule.get("resources") == ["*"] else ("TFJob",)
     loose = found(**held)
     at_work = found(**held, deployments=[deployment("odd", account="robot"), deployment("web")])
 
@@ -112,7 +114,7 @@ def test_who_may_write_a_status_is_a_controller(rule: Body, told: bool, of: str,
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
 def test_a_webhook_that_is_asked_about_our_jobs(policy: str) -> None:
     rules = [{"apiGroups": ["kubeflow.org"], "resources": ["tfjobs", "tfjobs/status"]}]
-    other = [{"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"]}, {"apiGroups": ["*"], "resources": ["*"]}]
+    other = [{"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"]}, {"apiGroups": ["*"], "resources": ["*"]}]
     hooks = [{"name": "tf.example", "rules": rules, "failurePolicy": policy}, {"name": "py.example", "rules": other}]
     body = {"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "v"}, "webhooks": hooks}
     (sign,) = found(webhooks=[body])

@@ -17,6 +17,8 @@ pytestmark = VIRTUAL
 KINDS: dict[str, tuple[str, str, str, dict[str, int], str]] = {
     "jaxjob": ("JAXJob", "jaxReplicaSpecs", "jax", {"Worker": 4}, "SuccessfulDeletePod"),
     "xgboostjob": ("XGBoostJob", "xgbReplicaSpecs", "xgboost", {"Master": 1, "Worker": 3}, "SuccessfulDeleteJob"),
+    "pytorchjob": ("PyTorchJob", "pytorchReplicaSpecs", "pytorch", {"Master": 1, "Worker": 3}, "SuccessfulDeletePod"),
+    "paddlejob.kubeflow.org": ("PaddleJob", "paddleReplicaSpecs", "paddle", {"Worker": 4}, "SuccessfulDeletePod"),
 }
 each = pytest.mark.parametrize("kind", KINDS)
 
@@ -53,7 +55,7 @@ async def test_a_job_runs_to_success_within_its_budget_of_writes(kind: str) -> N
     assert conditions(rig, kind) == ["Created", "Succeeded"]
     # The master of an XGBoostJob ends before its workers, whose end changes nothing.
     children = {"create pods": 4, "create services": 4}
-    assert calls == children | {f"status {kind}s.kubeflow.org": 2, "create events": 1}
+    assert calls == children | {f"status {JOBS[kind].id}": 2, "create events": 1}
     assert rig.events() == [f"{KINDS[kind][0]}Succeeded"]
 
 

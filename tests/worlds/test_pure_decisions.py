@@ -32,7 +32,7 @@ from trainwright.testing.factories import UID
 from trainwright.testing.world import World
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BY_NAME = {kind.name: kind for kind in KINDS}
+BY_NAME = {(kind.name, version): kind for kind in KINDS for version in kind.served}
 T = TypeVar("T")
 
 #: Read once: to read all of them takes a second.
@@ -45,11 +45,12 @@ EXAMPLE_DOCUMENTS = [
 
 def jobs() -> Iterator[Any]:
     for path, shared in EXAMPLE_DOCUMENTS:
-        if shared["kind"] in BY_NAME:
+        kind = BY_NAME.get((shared["kind"], shared["apiVersion"]))
+        if kind is not None:
             document = deepcopy(shared)  # a test must not see what another did to it
             meta = {"namespace": "lab", "generation": 1} | document["metadata"] | {"uid": UID}
             name = f"{path.parent.name}/{path.stem}"
-            yield pytest.param(BY_NAME[document["kind"]], document | {"metadata": meta}, id=name)
+            yield pytest.param(kind, document | {"metadata": meta}, id=name)
 
 
 # -- clocks and random numbers -----------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from trainwright.kinds.base import Kind, load
 from trainwright.kinds.jaxjob import JAXJOB
+from trainwright.kinds.kubeflow_paddlejob import KUBEFLOW_PADDLEJOB
 from trainwright.kinds.paddlejob import PADDLEJOB
+from trainwright.kinds.pytorchjob import PYTORCHJOB
 from trainwright.kinds.tfjob import TFJOB
 from trainwright.kinds.xgboostjob import XGBOOSTJOB
 from trainwright.model.cause import CauseKind
@@ -158,8 +160,32 @@ def xgboostjobs() -> st.SearchStrategy[Job]:
     return spec.map(lambda spec: _kubeflow(XGBOOSTJOB, spec))
 
 
+def pytorchjobs() -> st.SearchStrategy[Job]:
+    """PyTorchJobs, through their real kind: with and without a master, and elastic."""
+    master, worker = replica_specs("pytorch", 1, 1), replica_specs("pytorch", 1, 3)
+    led = st.fixed_dictionaries({"Master": master}, optional={"Worker": worker})
+    plain = st.fixed_dictionaries({"pytorchReplicaSpecs": led, "runPolicy": run_policies()})
+    workers = st.fixed_dictionaries({"Worker": worker}, optional={"Master": master})
+    metrics = st.just([{"type": "Resource", "resource": {"name": "cpu"}}])
+    policy = st.fixed_dictionaries(
+        {"minReplicas": st.just(1), "maxReplicas": st.just(3)}, optional={"metrics": metrics}
+    )
+    elastic = st.fixed_dictionaries(
+        {"pytorchReplicaSpecs": workers, "runPolicy": run_policies()}, optional={"elasticPolicy": policy}
+    )
+    return (plain | elastic).map(lambda spec: _kubeflow(PYTORCHJOB, spec))
+
+
+def kubeflow_paddlejobs() -> st.SearchStrategy[Job]:
+    """PaddleJobs of Kubeflow, through their real kind: with and without parameter servers."""
+    master, worker = replica_specs("paddle", 0, 2), replica_specs("paddle", 1, 3)
+    specs = st.fixed_dictionaries({"Worker": worker}, optional={"Master": master})
+    spec = st.fixed_dictionaries({"paddleReplicaSpecs": specs, "runPolicy": run_policies()})
+    return spec.map(lambda spec: _kubeflow(KUBEFLOW_PADDLEJOB, spec))
+
+
 #: Jobs of the other kinds of Kubeflow v1.
-kubeflow = st.deferred(lambda: jaxjobs() | xgboostjobs())
+kubeflow = st.deferred(lambda: jaxjobs() | xgboostjobs() | pytorchjobs() | kubeflow_paddlejobs())
 
 
 def _kubeflow(kind: Kind, spec: dict[str, Any], version: str = "v1") -> Job:

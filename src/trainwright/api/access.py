@@ -41,6 +41,8 @@ _WRITE = (*_READ, "create", "update", "patch", "delete", "deletecollection")
 _CONNECT = ("get", "create")
 _JOBS = tuple(jobs_of(kind) for kind in KINDS)
 _OF_USERS = (*_JOBS, PODS, SERVICES, CONFIG_MAPS, SECRETS, CLAIMS)
+#: The jobs with a scale subresource.
+_SCALED = tuple(jobs_of(kind) for kind in KINDS if kind.scale_paths is not None)
 _GANGS = (POD_GROUPS, QUEUES)
 _SHOWN = (*_JOBS, PODS, SERVICES, CONFIG_MAPS, CLAIMS, EVENTS, NODES, NAMESPACES, LEASES, *_GANGS, DEFINITIONS)
 #: The resources with a status subresource.
@@ -123,6 +125,7 @@ _REVIEWS = [
 _VIEW = [
     *_by_group(_READ, _SHOWN),
     *_by_group(("get",), _WITH_STATUS, "status"),
+    *_by_group(("get",), _SCALED, "scale"),
     AccessRule(("get",), ("",), ("pods/log",)),
     *_REVIEWS,
 ]
@@ -130,6 +133,7 @@ _RULES: dict[AccessRole, list[AccessRule]] = {
     AccessRole.ADMIN: [AccessRule((_ALL,), (_ALL,), (_ALL,))],
     AccessRole.USER: [
         *_by_group(_WRITE, _OF_USERS),
+        *_by_group(("get", "update", "patch"), _SCALED, "scale"),
         AccessRule(_CONNECT, ("",), ("pods/exec", "pods/attach", "pods/portforward")),
         *_VIEW,
     ],

@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainwright.api import access, bodies, field_labels, paths, queries, statuses
+from trainwright.api import access, bodies, field_labels, paths, queries, scales, statuses
 from trainwright.api.access import AccessRole, ApiIdentity
 from trainwright.api.bodies import DeleteOptions
 from trainwright.api.definitions import Definitions
@@ -23,7 +24,7 @@ from trainwright.api.pod_logs import PodLogs
 from trainwright.api.queries import ListOptions, WriteOptions
 from trainwright.api.resources import ServedResource, find
 from trainwright.api.watches import WatchHub
-from trainwright.api.writes import Writes, check_patch_type
+from trainwright.api.writes import Writes, check_patch_type, patched
 from trainwright.errors import (
     ApiError,
     BadRequestError,
@@ -132,6 +133,8 @@ class ResourceHandlers:
             raise MethodNotAllowedError("the server does not allow this method on the requested resource")
         if path.subresource == "binding":
             return await self._bind(call)
+        if path.subresource == "scale":
+            return await self._scale(call)
         if path.subresource in self._streams:
             body = await self._cluster.get(resource, call.key)
             return await self._streams[path.subresource](call.request, body)
@@ -211,6 +214,25 @@ class ResourceHandlers:
         await self._cluster.bind(call.key, node, uid=str(metadata.get("uid") or ""))
         return web.Response(status=201, body=msgspec.json.encode(statuses.success(201)), headers=_JSON)
 
+    async def _scale(self, call: Call) -> web.StreamResponse:
+        """Read or change the number of replicas of a job, for kubectl and autoscalers."""
+        fields = call.served.job.scale_paths if call.served.job is not None else None
+        if fields is None:
+            raise NotFoundError("the server could not find the requested resource")
+        if call.verb == "get":
+            return _plain(scales.scale_of(fields, await self._cluster.get(call.served.resource, call.key)))
+        media = _media(call.request)
+        if call.verb == "patch":
+            check_patch_type(call.served, media)
+            patch = bodies.decode(await call.request.read(), media)
+            make = partial(scales.rescaled, fields, change=partial(patched, call.served, patch=patch, kind=media))
+        else:
+            given = bodies.decode_object(await call.request.read(), media)
+            make = partial(scales.rescaled, fields, change=lambda _: given)
+        options = queries.write_options(call.request.query, f"{call.verb.title()}Options")
+        changed, warnings = await self._writes.edit(call.served, call.key, make, options)
+        return _plain(scales.scale_of(fields, changed), warnings)
+
     async def _update(self, call: Call) -> web.StreamResponse:
         given = bodies.decode_object(await call.request.read(), _media(call.request))
         body = bodies.check_identity(call.served, given, call.path.namespace, call.path.name)
@@ -271,9 +293,7 @@ class ResourceHandlers:
         self, form: ObjectFormat, body: Body, *, status: int = 200, warnings: list[str] | None = None
     ) -> web.Response:
         response = web.Response(status=status, body=form.one(body, self._clock.now()), headers=_JSON)
-        for text in warnings or ():
-            response.headers.add("Warning", f"299 - {msgspec.json.encode(text).decode()}")
-        return response
+        return _with_warnings(response, warnings or [])
 
 
 def _verb(request: web.BaseRequest, path: ResourcePath) -> str:
@@ -295,6 +315,17 @@ def _verb(request: web.BaseRequest, path: ResourcePath) -> str:
             return "delete" if path.name else "deletecollection"
         case other:  # no resource has such a verb
             return f"{other.lower()}collection"
+
+
+def _plain(body: Body, warnings: list[str] | None = None) -> web.Response:
+    """The answer with an object that is not stored."""
+    return _with_warnings(web.Response(body=msgspec.json.encode(body), headers=_JSON), warnings or [])
+
+
+def _with_warnings(response: web.Response, warnings: list[str]) -> web.Response:
+    for text in warnings:
+        response.headers.add("Warning", f"299 - {msgspec.json.encode(text).decode()}")
+    return response
 
 
 def _media(request: web.BaseRequest) -> str:

@@ -87,6 +87,9 @@ class ServedResource(Struct, frozen=True, kw_only=True):
         return next((one for one in self.subresources if one.name == name), None)
 
 
+_SCALE = Subresource(name="scale", kind="Scale", verbs=_STATUS_VERBS, group="autoscaling", version="v1")
+
+
 def _status(kind: str) -> Subresource:
     return Subresource(name="status", kind=kind, verbs=_STATUS_VERBS)
 
@@ -123,7 +126,7 @@ def _jobs(kind: Kind) -> tuple[ServedResource, ...]:
             singular=kind.singular,
             short_names=kind.short_names,
             verbs=_CUSTOM_VERBS,
-            subresources=(_status(kind.name),),
+            subresources=(_status(kind.name), *((_SCALE,) if kind.scale_paths is not None else ())),
             columns=custom(kind.columns),
             job=kind,
             custom=True,

@@ -4,6 +4,7 @@
 Between the read and the write of one object here, nothing else runs, so a patch never overwrites another change.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from trainwright.api import bodies, content_checks, known_fields, metadata_checks
@@ -83,11 +84,23 @@ class Writes:
         self, served: ServedResource, key: Key, patch: Any, kind: str, options: WriteOptions, *, status: bool = False
     ) -> tuple[Body, list[str]]:
         """Change an object, or its status, by a patch with the media type `kind`."""
+        return await self.edit(served, key, lambda one: patched(served, one, patch, kind), options, status=status)
+
+    async def edit(
+        self,
+        served: ServedResource,
+        key: Key,
+        make: Callable[[Body], Body],
+        options: WriteOptions,
+        *,
+        status: bool = False,
+    ) -> tuple[Body, list[str]]:
+        """Change an object, or its status. `make` makes the new object of the stored one."""
         resource, warnings = _stored(served), list[str]()
 
         def change() -> Body:
             before = self._store.get(resource, key)
-            after = patched(served, before, patch, kind)
+            after = make(before)
             if after is before or same(before, after):
                 return before
             _check_patched(served, key, before, after)

@@ -234,7 +234,7 @@ def _row(one: ListedJob, now: Time, *, wide: bool) -> list[str]:
     row = [
         one.key.namespace,
         one.key.name,
-        one.body.get("kind", "?"),
+        one.kind.title if one.kind is not None else one.body.get("kind", "?"),
         _phase(one),
         _replica_counts(one),
         str(_restarts(one)),

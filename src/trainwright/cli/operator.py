@@ -29,15 +29,17 @@ from trainwright.cli.flags import (
     text_option,
 )
 from trainwright.cli.logformat import configure_logging
+from trainwright.cli.wait_containers import wait_rules
 from trainwright.errors import UsageError
 from trainwright.kinds.registry import KINDS
 from trainwright.model.meta import Key
 from trainwright.model.problem import nearest
-from trainwright.model.site import CreationRules, DeviceRules, Site, SizingRules
+from trainwright.model.site import CreationRules, DeviceRules, Site, SizingRules, WaitRules
 from trainwright.runtime.telemetry import LogMessage
 
 _NAMES = {kind.id: kind.title for kind in KINDS}
 _DEVICES = DeviceRules()
+_WAITING = WaitRules()
 _ENV = "TRAINWRIGHT_OPERATOR"
 _LOG = logging.getLogger(__name__)
 _INTERRUPTED = 130
@@ -200,6 +202,29 @@ _IGNORED: dict[str, Any] = {"hidden": True, "expose_value": False}
     show_default=True,
     help="Assign ports from A to B to replicas that use the network of their node.",
 )
+@text_option(
+    "--pytorch-init-container-image",
+    "init_image_torch",
+    metavar="IMAGE",
+    default=_WAITING.image,
+    show_default=True,
+    help="Let workers of a PyTorchJob wait for their master in this image; empty: create them after the master runs.",
+)
+@click.option(
+    "--pytorch-init-container-max-tries",
+    "init_tries",
+    metavar="N",
+    type=click.IntRange(1),
+    default=_WAITING.tries,
+    show_default=True,
+    help="Let them look for the name of the master N times.",
+)
+@text_option(
+    "--pytorch-init-container-template-file",
+    "init_template",
+    metavar="FILE",
+    help="Let them wait in the containers of FILE, a YAML list in which {{.MasterAddr}} is the name of the master.",
+)
 @choice_option("--log-format", choices=("text", "json"), help="Write the log as key=value pairs, or as JSON.")
 @click.option(
     "--v", "verbosity", metavar="N", type=click.IntRange(0, 10), default=0, help="Log every write if N is at least 4."
@@ -319,6 +344,7 @@ def _site(given: dict[str, Any]) -> Site:
         gang_scheduler=gang or scheduling,
         elastic_server=given.pop("etcd_server"),
         host_ports=given.pop("port_range"),
+        waiting=wait_rules(given.pop("init_image_torch"), given.pop("init_tries"), given.pop("init_template")),
     )
 
 

@@ -23,4 +23,4 @@ def summarize(kind: Kind, body: Body, ledger: Ledger, outcome: str) -> JobSummar
     """The summary of a job that has ended; `outcome` is the phase of a job that was deleted before its end."""
     phase = kind.phase_of(body.get("status") or {}) if ledger.outcome is not None else outcome
     replicas = f"{succeeded_replicas(ledger)}/{total_replicas(kind, body)}"
-    return JobSummary(kind.name, phase, replicas, str(body["metadata"].get("creationTimestamp", "")))
+    return JobSummary(kind.title, phase, replicas, str(body["metadata"].get("creationTimestamp", "")))

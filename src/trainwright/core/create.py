@@ -154,7 +154,7 @@ def _may_start(view: Snapshot, role: Role, leaving: set[str]) -> bool:
     # A new pod could connect to a running pod of an older attempt, so the role must wait.
     if (scope is RestartScope.ROLE and role.name in leaving) or (scope is RestartScope.JOB and leaving):
         return False
-    if not role.awaits_running:
+    if not view.job.starts_later(role, view.site):
         return True
     before = [group for other, group in zip(view.job.roles, view.roles, strict=True) if other.stage < role.stage]
     return all(is_up(seen) for group in before for seen in group.replicas)

@@ -61,9 +61,15 @@ def people(kinds: Sequence[Kind], suffix: str = "") -> tuple[Body, Body]:
     view: list[Body] = []
     for kind in kinds:
         view.append(_rule(kind.group, [kind.plural], ["get", "list", "watch"]))
-        view.append(_rule(kind.group, [f"{kind.plural}/status"], ["get"]))
+        view.append(_rule(kind.group, [f"{kind.plural}/{name}" for name in ("status", *_scale(kind))], ["get"]))
     edit = [_rule(kind.group, [kind.plural], _EDIT) for kind in kinds]
+    edit += [_rule(kind.group, [f"{kind.plural}/scale"], ["patch", "update"]) for kind in kinds if _scale(kind)]
     return _aggregated("view", suffix, view), _aggregated("edit", suffix, edit)
+
+
+def _scale(kind: Kind) -> tuple[str, ...]:
+    """The name of the scale subresource, if the kind has one."""
+    return ("scale",) if kind.scale_paths is not None else ()
 
 
 def _aggregated(to: str, suffix: str, rules: list[Body]) -> Body:
@@ -82,7 +88,15 @@ def _namespaced_rules(kinds: Sequence[Kind]) -> list[Body]:
         _rule("", ["configmaps"], [*_WATCH, *_MANAGE * any(kind.has_config_map for kind in kinds)]),
         _rule("", ["events"], ["create"]),
         *(_rule(group, ["podgroups"], ["get", *_WATCH, "create", "patch", "delete"]) for group in _gang_groups(kinds)),
+        *_autoscaler_rules(kinds),
     ]
+
+
+def _autoscaler_rules(kinds: Sequence[Kind]) -> list[Body]:
+    """The rule for autoscalers, if jobs of these kinds may have one."""
+    verbs = ["get", *_WATCH, "create", "patch", "delete"]
+    has_any = any(kind.has_autoscaler for kind in kinds)
+    return [_rule("autoscaling", ["horizontalpodautoscalers"], verbs)] if has_any else []
 
 
 def _gang_groups(kinds: Sequence[Kind]) -> list[str]:

@@ -71,10 +71,19 @@ def _version(kind: Kind, version: Version) -> Body:
         "name": version.name,
         "served": True,
         "storage": version.name == kind.version,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}, **_scale(kind)},
         "additionalPrinterColumns": [column(one) for one in kind.columns],
         "schema": {"openAPIV3Schema": _with_open_status(_with_rules(schema(kind.wire, version.defaults), kind.cel))},
     }
+
+
+def _scale(kind: Kind) -> Body:
+    """The scale subresource, if the kind has one."""
+    paths = kind.scale_paths
+    if paths is None:
+        return {}
+    fields = {"specReplicasPath": paths.spec, "statusReplicasPath": paths.status, "labelSelectorPath": paths.selector}
+    return {"scale": fields}
 
 
 def _with_open_status(whole: Body) -> Body:

@@ -54,6 +54,14 @@ class Version(Struct, frozen=True):
     defaults: Mapping[str, str]
 
 
+class ScalePaths(Struct, frozen=True):
+    """Paths, such as `.spec.replicas`, of the wanted replicas, the running replicas, and the selector of the pods."""
+
+    spec: str
+    status: str
+    selector: str
+
+
 class Kind(Struct, frozen=True, kw_only=True):
     """Everything that defines one kind. `wire` is the struct that its manifests decode to."""
 
@@ -63,7 +71,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     name: str
     plural: str
     short_names: tuple[str, ...]
-    #: A kind of another group has the same name and was there first: this kind's id contains the group.
+    #: A kind of another group has this name, too, and was there first: the id contains the group.
     shares_name: bool = False
     wire: type[Any]
     #: The struct of the `status` of a job.
@@ -85,6 +93,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     suspend: Callable[[Body, bool], Body]
     #: The merge patch that sets the number of replicas of a role of a stored job, or why that is not possible.
     scale: Callable[[Body, str, int], Body | Problem]
+    #: What `kubectl scale` and autoscalers read and write; None: the kind has no scale subresource.
+    scale_paths: ScalePaths | None = None
     #: CEL rules for the CRD's `spec`.
     cel: tuple[CelRule | CombinedRule, ...] = ()
     #: Every served version; the first is the stored version. Empty: only `version` is served, and it adds no defaults.
@@ -99,10 +109,9 @@ class Kind(Struct, frozen=True, kw_only=True):
     gangs: tuple[Gang, ...] = ()
     #: True: events report why a pod failed and why it waits, because the conditions of this kind do not report it.
     reports_pods: bool = False
-    #: False: an event reports that a job runs only on request (`--child-events`). The original controller has no such
-    #: event, and the condition shows the same.
+    #: False: an event reports that a job runs only on request (`--child-events`), because a condition reports it.
     reports_running: bool = True
-    #: Jobs of this kind may have a time to live, after which the controller deletes them.
+    #: Jobs of this kind may have a time to live.
     has_ttl: bool = False
     #: The ledger of a job whose status another controller may have written: (status, metadata) -> ledger.
     adopted_ledger: Callable[[Any, ObjectMeta], Ledger] = lambda status, _meta: status.trainwright
@@ -110,9 +119,11 @@ class Kind(Struct, frozen=True, kw_only=True):
     managed_elsewhere: Callable[[Body], bool] = lambda _document: False
     #: Each job of this kind has a ConfigMap.
     has_config_map: bool = False
-    #: Another controller of this kind (original or successor) has one of these texts in its name, image or command.
+    #: A job of this kind may have a HorizontalPodAutoscaler.
+    has_autoscaler: bool = False
+    #: Another controller of this kind has one of these texts in its name, image or command.
     controller_names: tuple[str, ...] = ()
-    #: Finalizers of controllers that are not in use any more; the deletion of a job must not wait for them.
+    #: Finalizers of controllers that are gone; the deletion of a job must not wait for them.
     obsolete_finalizers: tuple[str, ...] = ()
 
     @property

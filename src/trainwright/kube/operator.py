@@ -35,7 +35,16 @@ from trainwright.model.meta import Key
 from trainwright.model.site import Site
 from trainwright.runtime.controller import Controller
 from trainwright.runtime.election import Elector, LeaseConfig
-from trainwright.runtime.ports import DEFINITIONS, Cluster, Registry, Resource, Selection, WallClock, groups_of
+from trainwright.runtime.ports import (
+    DEFINITIONS,
+    Cluster,
+    Registry,
+    Resource,
+    Selection,
+    WallClock,
+    autoscalers_of,
+    groups_of,
+)
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import LogMessage, Telemetry
 
@@ -185,7 +194,7 @@ class _Operator:
         pod_groups = await installed_pod_groups(self._unfenced, self._kinds, options.namespace)
         gang_apis = frozenset(resource.api_version for resource in pod_groups)
         check_gang_scheduler(self._kinds, options.site.gang_scheduler, gang_apis)
-        settings = replace(options, extras=pod_groups)
+        settings = replace(options, extras=(*pod_groups, *autoscalers_of(self._kinds)))
         site, self._not_prepared = replace(options.site, gangs=gang_apis), ""
         registry = _registry(site.elastic_server) if site.elastic_server else None
         return Controller(self._cluster, self._clock, lambda _job: site, settings, self._telemetry, registry)

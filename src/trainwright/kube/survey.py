@@ -171,11 +171,11 @@ async def _survey_kind(reader: _Reader, kind: Kind) -> KindSurvey:
         found = InstalledCrd(name, CrdOrigin.UNKNOWN)
     else:
         if definition is None:
-            return KindSurvey(kind.name, InstalledCrd(name, CrdOrigin.ABSENT), JobCounts())
+            return KindSurvey(kind.title, InstalledCrd(name, CrdOrigin.ABSENT), JobCounts())
         found = installed(kind, definition)
         version = version if version in found.serves else next(iter(found.serves), version)
     bodies = await reader.readable(Resource(kind.group, version, kind.plural, kind.name))
-    return KindSurvey(kind.name, found, None if bodies is None else _counts(kind, bodies))
+    return KindSurvey(kind.title, found, None if bodies is None else _counts(kind, bodies))
 
 
 def _counts(kind: Kind, bodies: Sequence[Body]) -> JobCounts:
@@ -237,7 +237,7 @@ def _deployments(
             continue
         commands = [word for each in _pod(one).get("containers") or () for word in each.get("command") or ()]
         text = " ".join((one["metadata"]["name"], *_images(one), *commands)).lower()
-        named = [kind.name for kind in kinds if any(word in text for word in kind.controller_names)]
+        named = [kind.title for kind in kinds if any(word in text for word in kind.controller_names)]
         names = tuple(dict.fromkeys((*named, *accounts.get(_account(one), ()))))
         if names:
             replicas = (one.get("spec") or {}).get("replicas", 1)
@@ -251,7 +251,7 @@ def _accounts(kinds: Sequence[Kind], objects: ControllerObjects) -> dict[tuple[s
 
     Rules for all API groups (`*`) do not count, because administrators have such rules.
     """
-    writable = {_role(one): [kind.name for kind in kinds if _may_write(kind, one)] for one in objects.roles}
+    writable = {_role(one): [kind.title for kind in kinds if _may_write(kind, one)] for one in objects.roles}
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for binding in objects.bindings:
         ref, namespace = binding.get("roleRef") or {}, binding["metadata"].get("namespace", "")
@@ -293,7 +293,7 @@ def _webhooks(kinds: Sequence[Kind], configurations: Iterable[Body]) -> list[Con
     found = []
     for one in configurations:
         for hook in one.get("webhooks") or ():
-            names = tuple(kind.name for kind in kinds if any(_covers(kind, rule) for rule in hook.get("rules") or ()))
+            names = tuple(kind.title for kind in kinds if any(_covers(kind, rule) for rule in hook.get("rules") or ()))
             if names:
                 policy = hook.get("failurePolicy", "Fail")
                 text = f"webhook {hook['name']} checks these jobs, failurePolicy {policy}"
@@ -313,7 +313,7 @@ def _leases(kinds: Sequence[Kind], leases: Iterable[Body], now: datetime) -> lis
     for one in leases:
         name, spec = one["metadata"]["name"], one.get("spec") or {}
         names = tuple(
-            kind.name
+            kind.title
             for kind in kinds
             if any(word in name for word in kind.controller_names) or name.endswith(f".{kind.group}")
         )

@@ -144,6 +144,8 @@ class Engine:
             devices=_DEVICES,
             sizing=_SIZING,
             elastic_server=self._settings.elastic_server,
+            waiting=None,  # there are no images here
+            has_autoscaler=False,
             names_resolve=self.runtime == "sandbox",
             host_ports=_host_ports(),
         )

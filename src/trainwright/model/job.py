@@ -127,6 +127,8 @@ class Role(Struct, frozen=True, dict=True):
     #: Roles of a lower stage are created first; with `awaits_running` they must also run first.
     stage: int = 0
     awaits_running: bool = False
+    #: Pods of this role wait for the lower stage themselves, where the site has a container for it (`Site.waiting`).
+    waits_in_pod: bool = False
     #: Containers whose end decides the result, even if other containers still run; empty: the pod's phase decides.
     main_containers: frozenset[str] = frozenset()
     #: Seconds after which a container that cannot be created fails its replica; None: `Site.patience` applies.
@@ -372,6 +374,14 @@ class Job(Struct, frozen=True, kw_only=True, dict=True):
     def sizes(self) -> Mapping[str, int]:
         """The number of replicas by role. Cached, because every pod may contain these numbers."""
         return MappingProxyType({role.name: role.replicas for role in self.roles})
+
+    def starts_later(self, role: Role, site: Site) -> bool:
+        """Return whether the pods of this role are created only when the roles of lower stages run.
+
+        This does not apply to a gang: its scheduler starts no pod before all of them exist.
+        """
+        waits = role.awaits_running and not (role.waits_in_pod and site.waiting is not None)
+        return waits and (self.gang is None or self.gang.at(site) is None)
 
     @property
     def limits_all_restarts(self) -> bool:

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct
 
@@ -64,6 +65,20 @@ class SizingRules(Struct, frozen=True, gc=False):
     cooldown: float = 60.0
 
 
+class WaitRules(Struct, frozen=True):
+    """The init container in which pods wait until the name of another replica resolves."""
+
+    image: str = "alpine:3.10"
+    #: How often the container looks for the name, every two seconds, before it fails.
+    tries: int = 100
+    #: Containers to use instead of the kind's own; `LEADER` in their texts means the name of the other replica.
+    containers: tuple[Mapping[str, Any], ...] = ()
+
+
+#: Stands for the name of the awaited replica in `WaitRules.containers`.
+LEADER = "trainwright-leader-name"
+
+
 class Endpoints(Struct, frozen=True, gc=False):
     """A role whose replica addresses are written into pods: prefix of the replica names, number of replicas, ports."""
 
@@ -102,6 +117,10 @@ class Site(Struct, frozen=True):
     elastic_server: str = ""
     #: First and last of the node ports that may be assigned to replicas.
     host_ports: tuple[int, int] = (35000, 65000)
+    #: How pods wait for the name of another replica; None: they are created only after the other replica runs.
+    waiting: WaitRules | None = WaitRules()
+    #: The place has an autoscaler (HorizontalPodAutoscaler).
+    has_autoscaler: bool = True
     #: Replicas can be reached by name. If not (process runtime), they share the ports of one machine, and the
     #: engine reserves a host and ports for each replica before it calls `reconcile`.
     names_resolve: bool = True

@@ -206,6 +206,8 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Lease)
 POD_GROUPS = Resource(T9K_GROUP, T9K_VERSION, "podgroups", "PodGroup", Extra)
 #: The queues of the T9k scheduler. The engine stores them, and nothing reads them yet.
 QUEUES = Resource(T9K_GROUP, T9K_VERSION, "queues", "Queue")
+#: What scales the workers of a job on a cluster. The embedded engine has no autoscaler.
+AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", Extra)
 #: An Address object stores hosts and ports of replicas whose names do not resolve; see `local.addresses`.
 ADDRESSES = Resource("trainwright.dev", "v1", "addresses", "Address")
 
@@ -238,3 +240,8 @@ def groups_of(kinds: Iterable[Kind]) -> tuple[Resource, ...]:
     """The PodGroup resources of all gang schedulers that jobs of these kinds can use."""
     apis = dict.fromkeys(tuple(gang.api.split("/")) for kind in kinds for gang in kind.gangs)
     return tuple(replace(POD_GROUPS, group=group, version=version) for group, version in apis)
+
+
+def autoscalers_of(kinds: Iterable[Kind]) -> tuple[Resource, ...]:
+    """The resource of autoscalers, if jobs of these kinds can have one."""
+    return (AUTOSCALERS,) if any(kind.has_autoscaler for kind in kinds) else ()

@@ -142,15 +142,16 @@ class ApiServer:
         version: str = "",  # noqa: ARG002 - only the operator writes these fields
         status: bool = False,  # noqa: ARG002 - the world stores the status of the job
     ) -> Any:
-        """Merge-patch the metadata of an object, and the data of a ConfigMap."""
+        """Merge-patch the metadata of an object, the data of a ConfigMap, and the fields of a spec."""
         self.note_write(f"patch {resource.kind} {key.name}")
         if uid == self._job().uid:
             self.finalized(body)
             return {"metadata": {"name": key.name, "namespace": key.namespace, "uid": uid}}
         child = self._existing(resource, key, uid)
         made = self.bodies_of.get(child.metadata.uid)
-        if made is not None and "data" in made:
-            made["data"] = made["data"] | body.get("data", {})
+        for part in ("data", "spec"):
+            if made is not None and part in made and part in body:
+                made[part] = made[part] | body[part]
         whole = msgspec.to_builtins(child)
         whole["metadata"] |= body.get("metadata", {})
         return self.put((resource.kind, key.name), msgspec.convert(whole, type(child)))

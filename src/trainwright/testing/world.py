@@ -39,7 +39,7 @@ from trainwright.model.site import Site
 from trainwright.runtime.cache import Cache, ClusterCache
 from trainwright.runtime.executor import Executor
 from trainwright.runtime.job_state import JobState
-from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, groups_of
+from trainwright.runtime.ports import Resource, WatchEvent, WatchEventType, autoscalers_of, groups_of
 from trainwright.runtime.settings import ControllerSettings
 from trainwright.runtime.telemetry import Telemetry
 from trainwright.testing import factories
@@ -47,7 +47,8 @@ from trainwright.testing.apiserver import GRACE, Address, ApiServer, Child, Died
 
 #: After the API server refused to create a child, the operator tries again after this many seconds.
 REFUSED = 30
-_SETTINGS = ControllerSettings(writes=1, refused=REFUSED, refused_most=REFUSED, extras=groups_of(KINDS))
+_EXTRAS = (*groups_of(KINDS), *autoscalers_of(KINDS))
+_SETTINGS = ControllerSettings(writes=1, refused=REFUSED, refused_most=REFUSED, extras=_EXTRAS)
 
 
 class StaleError(Exception):

@@ -311,7 +311,7 @@ class RunModel:
         ledger = row.ledger
         return JobNews(
             row.key,
-            row.kind.name,
+            row.kind.title,
             row.kind.phase_of(status) or "Pending",
             ledger.phase or Phase.PENDING,
             sum(row.roles.values()),

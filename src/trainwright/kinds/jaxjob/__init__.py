@@ -16,7 +16,7 @@ JAX = Framework(
     variables=environment.variables,
     endpoints=environment.endpoints,
     variable_names=("COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
-    has_selector=True,
+    has_scale=True,
     removed_reason="SuccessfulDeletePod",
 )
 JAXJOB = make_kind(JAX)

@@ -47,6 +47,8 @@ class KubeflowDialect(Struct, frozen=True):
         spec = dict(replica.role.template.get("spec") or {})
         spec["restartPolicy"] = POD_POLICIES[self.framework.policy_of(self.spec, replica.role.name)]
         spec["containers"] = self._containers(job, replica, site)
+        if more := self.framework.init_containers(job, replica, site):
+            spec["initContainers"] = [*(spec.get("initContainers") or ()), *more]
         labels = {**(given.get("labels") or {}), **self._labels(job, replica), **self._leader_label(replica)}
         annotations = dict(given.get("annotations") or {})
         gang = self.gang.at(site)
@@ -86,12 +88,18 @@ class KubeflowDialect(Struct, frozen=True):
         ports = main.with_port(main.find(replica.role.template))["ports"]
         return {"metadata": {"labels": names}, "spec": {"selector": names, "ports": _exposed(ports, main.port_name)}}
 
-    # -- the gang --------------------------------------------------------------------------------------------------
+    # -- the gang, and other objects of the whole job ----------------------------------------------------------------
 
     def extras(self, job: Job, observed: Observed, site: Site) -> tuple[Body, ...]:  # noqa: ARG002 - pods do not matter
-        """The pod group of an unfinished job that is a gang, if the cluster has a scheduler for it."""
+        """The objects of a job that has not ended and is not suspended; all are removed then."""
+        if job.ledger.outcome is not None or job.lifecycle.suspended:
+            return ()
+        return *self._pod_group(job, site), *self.framework.extras(job, self.spec, site)
+
+    def _pod_group(self, job: Job, site: Site) -> tuple[Body, ...]:
+        """The pod group of a job that is a gang, if the cluster has a scheduler for it."""
         gang = self.gang.at(site)
-        if gang is None or job.ledger.outcome is not None or job.lifecycle.suspended:
+        if gang is None:
             return ()
         spec = gangs.SCHEDULERS[gang.api].spec(self._request(job))
         annotations = {key: text for key, text in (self.metadata.annotations or {}).items() if key != _APPLIED}

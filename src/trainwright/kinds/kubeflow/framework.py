@@ -42,6 +42,12 @@ class Framework(Struct, frozen=True, kw_only=True):
     variables: Callable[[Job, Any, Replica, Site], list[Body]]
     #: The ports of each role whose addresses the variables contain: (job, spec) -> ports by role.
     endpoints: Callable[[Job, Any], Mapping[str, tuple[int, ...]]]
+    #: More init containers of a replica, after the user's: (job, replica, site) -> containers.
+    init_containers: Callable[[Job, Replica, Site], list[Body]] = lambda _job, _replica, _site: []
+    #: Workers start after their leader: on a cluster `init_containers` wait, on one machine the controller waits.
+    awaits_leader: bool = False
+    #: More objects of a live job, besides its pod group: (job, spec, site) -> objects.
+    extras: Callable[[Job, Any, Site], tuple[Body, ...]] = lambda _job, _spec, _site: ()
     #: The names of these variables; a warning tells users whose own variables they replace.
     variable_names: tuple[str, ...]
     #: True: every container gets the variables; False: only the container that trains.
@@ -50,8 +56,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     restart_policy: str = "Never"
     #: Whether worker 0 has the label of the leader in a job without a leader.
     marks_worker: bool = True
-    #: Whether `replicaStatuses` contains the label selector of the pods, which the scale subresource needs.
-    has_selector: bool = False
+    #: Whether the kind has a scale subresource, for its workers. Its status then has the label selector of the pods.
+    has_scale: bool = False
     #: The original controller sets Running also immediately before it sets Succeeded or Failed.
     runs_before_end: bool = False
     #: The reason of the event for a job whose time to live is over.

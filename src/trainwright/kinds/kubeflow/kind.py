@@ -9,12 +9,13 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from trainwright.kinds import gangs
-from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ended_elsewhere, translated
+from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, ScalePaths, ended_elsewhere, translated
 from trainwright.kinds.kubeflow import policies
 from trainwright.kinds.kubeflow.checks import cel_rules, check, check_edit, scale, suspend
 from trainwright.kinds.kubeflow.conditions import event
 from trainwright.kinds.kubeflow.dialect import KubeflowDialect
 from trainwright.kinds.kubeflow.framework import Framework
+from trainwright.kinds.kubeflow.replicas import WORKER
 from trainwright.kinds.kubeflow.status import phase_of, render
 from trainwright.kinds.kubeflow.wire import KubeflowSpec, KubeflowStatus, RunPolicy
 from trainwright.kinds.kubeflow.writer import make_writer
@@ -64,6 +65,7 @@ def make_kind(framework: Framework, **more: Any) -> Kind:
         "writer": make_writer(framework),
         "suspend": suspend,
         "scale": partial(scale, framework),
+        "scale_paths": _scale_paths(framework) if framework.has_scale else None,
         "cel": cel_rules(framework),
         # Running becomes true when the first leading replica runs. The write of this change may wait, because we write
         # the status at once when all replicas run.
@@ -80,6 +82,11 @@ def make_kind(framework: Framework, **more: Any) -> Kind:
     }
     kind = Kind(**(shared | more))
     return kind
+
+
+def _scale_paths(framework: Framework) -> ScalePaths:
+    counts = f".status.replicaStatuses.{WORKER}"
+    return ScalePaths(f".{framework.path}.{WORKER}.replicas", f"{counts}.active", f"{counts}.selector")
 
 
 def default(framework: Framework, job: Any) -> Any:

@@ -4,6 +4,7 @@
 from msgspec import UNSET
 
 from trainwright.kinds.kubeflow.framework import Framework
+from trainwright.kinds.kubeflow.replicas import WORKER
 from trainwright.kinds.kubeflow.wire import KubeflowSpec, RunPolicy
 from trainwright.model.cause import CauseKind
 from trainwright.model.job import CleanPods, CleanUp, Deadline, Lifecycle, Restart, Role
@@ -30,6 +31,7 @@ POD_POLICIES = {"Never": "Never", "OnFailure": "OnFailure", "Always": "Always", 
 
 def roles(framework: Framework, spec: KubeflowSpec) -> tuple[Role, ...]:
     """The replica types; in each pod only the container that trains decides whether the replica succeeds."""
+    follows = framework.awaits_leader and framework.types.leading(spec) != WORKER
     return tuple(
         Role(
             name,
@@ -38,6 +40,9 @@ def roles(framework: Framework, spec: KubeflowSpec) -> tuple[Role, ...]:
             RESTARTS[framework.policy_of(spec, name)],
             main_containers=frozenset({framework.main.name}),
             service=True,
+            stage=int(follows and name == WORKER),
+            awaits_running=follows and name == WORKER,
+            waits_in_pod=follows and name == WORKER,
         )
         for name, one in framework.types.specs(spec).items()
     )

@@ -76,7 +76,7 @@ def _counts(framework: Framework, old: KubeflowStatus, job: Job, status: Status)
 
 
 def _count(framework: Framework, job: Job, role: RoleState) -> ReplicaStatus:
-    pods = selector(framework, job.key.name, role.name) if framework.has_selector else ""
+    pods = selector(framework, job.key.name, role.name) if framework.has_scale else ""
     if role.all_running:
         return ReplicaStatus(active=role.running, selector=pods)
     return ReplicaStatus(role.running, role.count(State.SUCCEEDED), failed_count(role), selector=pods)

@@ -35,7 +35,7 @@ PADDLE = Framework(
     ),
     restart_policy="OnFailure",
     marks_worker=False,
-    has_selector=True,
+    has_scale=True,
     removed_reason="SuccessfulDeletePod",
     check=check,
 )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from trainwright.kinds.kubeflow.framework import Framework, leader_texts, worker_texts
 from trainwright.kinds.kubeflow.kind import make_kind
 from trainwright.kinds.kubeflow.replicas import WORKER
-from trainwright.kinds.pytorchjob import checks, environment, policies
+from trainwright.kinds.pytorchjob import checks, dialect, environment, policies
 from trainwright.kinds.pytorchjob.wire import MAIN, REPLICA_TYPES, PyTorchJob, PyTorchJobSpec, TorchElasticPolicy
 
 
@@ -38,6 +38,9 @@ PYTORCH = Framework(
     wire=PyTorchJob,
     variables=environment.variables,
     endpoints=environment.endpoints,
+    init_containers=dialect.init_containers,
+    awaits_leader=True,
+    extras=dialect.extras,
     variable_names=(
         *("MASTER_PORT", "PET_MASTER_PORT", "MASTER_ADDR", "PET_MASTER_ADDR", "WORLD_SIZE", "RANK", "PET_NODE_RANK"),
         *(
@@ -46,7 +49,7 @@ PYTORCH = Framework(
         ),  # PET_RDZV_* and others are often the user's own: only some jobs have ours
     ),
     restart_policy="OnFailure",
-    has_selector=True,
+    has_scale=True,
     removed_reason="SuccessfulDeletePod",
     default=default,
     success=policies.success,
@@ -54,4 +57,4 @@ PYTORCH = Framework(
     check=checks.check,
     cel_rules=checks.CEL_RULES,
 )
-PYTORCHJOB = make_kind(PYTORCH)
+PYTORCHJOB = make_kind(PYTORCH, has_autoscaler=True)

@@ -21,11 +21,13 @@ from trainwright.local.checks.mounts import KnownObjects, containers, environmen
 from trainwright.local.scheduling.affinity import refusal, terms
 from trainwright.local.scheduling.cache import NodeInfo, node_info
 from trainwright.local.scheduling.reasons import Requests, never_fits, shortage
+from trainwright.model.child import Observed
 from trainwright.model.job import Body, Job, Replica, Role
 from trainwright.model.problem import Problem
 from trainwright.model.site import Site
 from trainwright.node.devices.inventory import GPU
 from trainwright.node.requests import asks, total
+from trainwright.runtime.ports import AUTOSCALERS
 
 #: Paths of fields with the name of a queue. Line 1 is for GenericJob, line 2 for TFJob and PaddleJob, 3 for PaddleJob.
 _QUEUE_FIELDS = (
@@ -43,6 +45,11 @@ _QUEUE_LABELS = (
 _QUEUE_MESSAGE = "`trainwright run` ignores queues: the job starts as soon as its replicas fit, and no quota is counted"
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _GPUS_HINT = "; `--gpus N` pretends that there are N GPUs"
+#: The parts of this engine's site that matter for pods.
+_SITE = Site(waiting=None, has_autoscaler=False)
+#: The field with the metrics of a PyTorchJob's autoscaler.
+_METRICS = "spec.elasticPolicy.metrics"
+_METRICS_MESSAGE = "there is no autoscaler here, so the number of workers stays; use `trainwright scale`"
 _RUN_AS_MESSAGE = "not used here: every process runs as the user who started the engine"
 
 
@@ -74,6 +81,7 @@ def check(
     all_pods = tuple(_role_pods(job, document))
     known = KnownObjects(objects, job.key.namespace, frozenset(role.gate for role in job.roles if role.gate))
     found = [*_name_conflict(job, known), *check_queues(document), *_capacity_problems(job, all_pods, node_infos)]
+    found += _autoscaler(job)
     for pods in all_pods:
         found += _container_problems(job, pods, known, frozenset(variables))
         found += mounts.check(pods.spec, pods.path, known, sandboxed=runtime == "sandbox")
@@ -89,11 +97,18 @@ def _name_conflict(job: Job, known: KnownObjects) -> Iterator[Problem]:
         yield Problem("metadata.name", message)
 
 
+def _autoscaler(job: Job) -> Iterator[Problem]:
+    """Warn about an autoscaler, which the job has on a cluster."""
+    extras = job.dialect.extras(job, Observed(), Site())
+    if any(body["kind"] == AUTOSCALERS.kind for body in extras):
+        yield Problem(_METRICS, _METRICS_MESSAGE, warning=True)
+
+
 def _role_pods(job: Job, document: Body) -> Iterator[RolePods]:
     candidates = list(templates(document.get("spec"), "spec"))
     for role in job.roles:
         replica = Replica(role, 0, 0, job.key.replica_name(role.name, 0))
-        spec = job.dialect.pod(job, replica, Site())["spec"]
+        spec = job.dialect.pod(job, replica, _SITE)["spec"]
         # Find the template of the role in the manifest. Roles with equal templates get different paths.
         path = next((path for path, template in candidates if template == role.template), "spec")
         candidates = [one for one in candidates if one[0] != path]
