@@ -12,6 +12,7 @@ from trainwright.crd.schema import crd, crds, schema
 from trainwright.kinds.base import MESSAGE, REASON, Column, Kind, Version
 from trainwright.kinds.genericjob.wire import GenericJob, GenericJobStatus
 from trainwright.kinds.registry import KINDS
+from trainwright.kinds.writing import Writer
 from trainwright.model.job import Body
 
 
@@ -33,6 +34,7 @@ PLAIN = Kind(
     check_edit=lambda *_: (),
     translate=_never,
     render=_never,
+    writer=Writer(_never, {}),
     suspend=_never,
     scale=_never,
 )

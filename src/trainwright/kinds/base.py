@@ -87,7 +87,6 @@ class Kind(Struct, frozen=True, kw_only=True):
     translate: Callable[[Any], Job]
     #: The status as this kind writes it: (stored status, job, result of the pass, now) -> the `status` object.
     render: Callable[[Any, Job, Status, Time], Body]
-    #: How `trainwright convert` writes jobs of other kinds as manifests of this kind.
     writer: Writer
     #: The merge patch that suspends (True) or resumes (False) a stored job.
     suspend: Callable[[Body, bool], Body]
@@ -275,8 +274,7 @@ def reload(kind: Kind, before: Loaded, status: object) -> Loaded | None:
 
 def _invalid(kind: Kind, document: Body, problems: tuple[Problem, ...], status: Any, *, unreadable: bool) -> Job:
     """A job that never runs. Its status reports the manifest's errors, unless another controller manages the job."""
-    # If our ledger cannot be read, ignore the whole status. Otherwise its other fields would look like a result that
-    # another controller wrote.
+    # Without our ledger, the other fields of the status would look like a result that another controller wrote.
     manifest = Manifest(_metadata(document.get("metadata")), None, status=None if unreadable else status)
     return translated(
         kind,
@@ -433,9 +431,8 @@ def _readable(kind: Kind, status: Body) -> Any:
 
 
 def _readable_entries(kind: Kind, key: str, part: Any) -> Any:
-    if not isinstance(part, list):
-        return part
-    return [one for one in part if _converted(kind, {key: [one]}) is not None]
+    is_list = isinstance(part, list)
+    return [one for one in part if _converted(kind, {key: [one]}) is not None] if is_list else part
 
 
 def _without_nulls(value: Any) -> Any:

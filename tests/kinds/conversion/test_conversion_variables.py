@@ -59,7 +59,7 @@ def test_scaling_keeps_working() -> None:
 def test_a_rank_after_the_master_is_selected_from_a_list(kind: str, workers: int) -> None:
     result = generic(kubeflow(kind, {"Master": 1, "Worker": workers}))
 
-    ranks = {name: environments(pod)[0]["RANK"] for name, pod in pods(result).items()}
+    ranks = {name: environments(pod)[-1]["RANK"] for name, pod in pods(result).items()}
     assert ranks == {"demo-master-0": "0", **{f"demo-worker-{at}": str(at + 1) for at in range(workers)}}
     if workers > 1:
         assert written(result, 1)["RANK"] == "$(RANK_OF_REPLICA_$(rank))"

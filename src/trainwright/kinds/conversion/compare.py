@@ -192,7 +192,9 @@ def _job_limit(source: Job, result: Job) -> Iterator[Difference]:
 
 def _role_limit(source: Job, role: Role, other: Role) -> Iterator[Difference]:
     before, after, name = _bound(role.restart.limit), _bound(other.restart.limit), role.name
-    if before == _ENDLESS or CauseKind.EXIT not in _causes(source, role):
+    # Without a limit of its own, a role may have the limit of the job; `_job_limit` reports that limit.
+    endless = before == _ENDLESS and (after == _ENDLESS or source.lifecycle.restarts_allowed is not None)
+    if endless or CauseKind.EXIT not in _causes(source, role) or other.restart.limit == 0:
         return
     which = {True: "each replica", False: "the whole role"}
     now = which[other.restart.per_replica]
@@ -247,7 +249,8 @@ def _role(role: Role, other: Role) -> Iterator[Difference]:
     if role.service and not other.service:
         yield Difference("service", "each replica has a service with its name; in the result it has none", name)
     if (role.awaits_running, role.stage) != (other.awaits_running, other.stage) and role.awaits_running:
-        yield Difference("role", "the replicas start when those before them run; in the result all start at once", name)
+        message = "the replicas start when those before them run; in the result all start at once"
+        yield Difference("role", message, name, lost=False)
     if role.recreates_pods and not other.recreates_pods:
         message = "a pod whose image or configuration is missing is replaced from time to time; in the result it waits"
         yield Difference("role", message, name, lost=False)
