@@ -124,6 +124,17 @@ SHAPES = {
             has_running_event=False,
         ),
         Shape(
+            "pytorchjob",
+            lambda pods, template: {
+                "runPolicy": {"cleanPodPolicy": "None"},
+                "pytorchReplicaSpecs": {"Worker": {"replicas": pods, "restartPolicy": "Never", "template": template}},
+            },
+            lambda spec: spec["pytorchReplicaSpecs"]["Worker"],
+            _tf_status,
+            "pytorch",
+            has_running_event=False,
+        ),
+        Shape(
             "paddlejob",
             lambda pods, template: {"cleanPodPolicy": "Never", "worker": {"replicas": pods, "template": template}},
             lambda spec: spec["worker"],
