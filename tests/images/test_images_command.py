@@ -188,3 +188,35 @@ def test_a_list_imports_neither_ssl_nor_aiohttp(images: Images) -> None:
     done = subprocess.run([*interpreter, "-c", code], env=images.env, capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_full_disk(images: Images, who: str, registry: RunningRegistry, place: Path) -> None:
+    if who == "user":
+        pytest.skip("an ordinary user cannot mount a small disk")
+    registry.state.add("lab/a:1", BuiltImage([layer(entry("a", bytes(3_000_000)))]))
+    (place / "images").mkdir()
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place / "images")]
+    subprocess.run(mount, check=True)
+    try:
+        _, error = images("pull", f"{registry.host}/lab/a:1", code=3)
+        assert f"the disk of {place}/images is full; remove images with `trainwright images prune`" in error
+        assert images.names() == []
+    finally:
+        subprocess.run(["/bin/umount", str(place / "images")], check=True)
+
+
+def test_ctrl_c_on_a_terminal_prints_no_traceback(images: Images, registry: RunningRegistry) -> None:
+    """The terminal sends SIGINT to all processes of the command."""
+    registry.state.add("lab/a:1", small_image("a"))
+    registry.state.gate = threading.Event()
+    words = [*images.command, "pull", f"{registry.host}/lab/a:1"]
+    process = subprocess.Popen(words, env=images.env, stderr=subprocess.PIPE, process_group=0)
+    try:
+        wait_for(lambda: bool(registry.state.asked(digest(small_image("a").blobs[0]))))
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        registry.state.gate.set()
+
+    assert (process.returncode, b"Traceback" in error) == (130, False), error

@@ -166,7 +166,6 @@ def prune_command(max_size: int, older_than: float | None, dry_run: bool) -> Non
     from trainwright.images.removal import PruneLimits, choose, prune  # noqa: PLC0415 - as above
 
     store, limits = ImageStore(default_root()), PruneLimits(max_size, older_than)
-    store.prepare()
     if dry_run:
         chosen = choose(store, limits)
         for image in chosen:
@@ -174,6 +173,7 @@ def prune_command(max_size: int, older_than: float | None, dry_run: bool) -> Non
         if not chosen:
             click.echo("nothing to remove")
         return
+    store.prepare()
     done = prune(store, limits)
     for image in done.skipped:
         click.echo(f"kept {_title(image)}: a job uses it")
