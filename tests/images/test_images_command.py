@@ -220,3 +220,16 @@ def test_ctrl_c_on_a_terminal_prints_no_traceback(images: Images, registry: Runn
         registry.state.gate.set()
 
     assert (process.returncode, b"Traceback" in error) == (130, False), error
+
+
+def test_names_are_completed(images: Images) -> None:
+    images("load", "-", stdin=docker_archive(small_image("a"), "lab/b:2", "other:1"))
+    words = [*images.command[: images.command.index("images")]]
+    env = images.env | {
+        "_TRAINWRIGHT_COMPLETE": "bash_complete",
+        "COMP_WORDS": "trainwright images rm la",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines() == ["plain,lab/b:2"]

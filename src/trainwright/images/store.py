@@ -27,7 +27,7 @@ from msgspec import Struct, field
 
 from trainwright.errors import ImageError
 from trainwright.images.manifests import ProcessConfig
-from trainwright.images.reference import Reference
+from trainwright.images.reference import ImageReference
 from trainwright.images.unpack import DESCRIPTION, FILES, FLAT
 
 _STORE_LOCK = "store"
@@ -144,7 +144,7 @@ class ImageStore:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def find(self, reference: Reference) -> tuple[ImageRecord, ImageName] | None:
+    def find(self, reference: ImageReference) -> tuple[ImageRecord, ImageName] | None:
         """The image with this name. A digest is also found if the image was pulled by a tag of the same repository."""
         name = _read(self._name_file(str(reference)), ImageName)
         if name is None and reference.digest:

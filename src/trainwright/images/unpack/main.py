@@ -37,7 +37,7 @@ _MAX_OPTION_BYTES = 4000
 _PROGRESS_SECONDS = 0.1
 
 
-class Form(NamedTuple):
+class LayerForm(NamedTuple):
     """How layers are stored, why they are not stored as overlays, and whether files keep the owners of the layer.
 
     In a user namespace all files belong to the caller: the namespace has one id, so that no other can be given.
@@ -98,7 +98,7 @@ def _reporter() -> Callable[[int], None]:
 # -- forms -------------------------------------------------------------------------------------------------------------
 
 
-def _choose_form(layers: str) -> Form:
+def _choose_form(layers: str) -> LayerForm:
     """Enter our own namespaces and try an overlay. Raises LayerError."""
     privileged = kernel.is_privileged()
     try:
@@ -112,7 +112,7 @@ def _choose_form(layers: str) -> Form:
                 "an ordinary user can unpack images only in a user namespace, and this machine refuses to make one: "
                 f"{error.strerror or error}"
             ) from None
-        return Form(FLAT, f"this process cannot mount: {error.strerror or error}", True)
+        return LayerForm(FLAT, f"this process cannot mount: {error.strerror or error}", True)
     reason = ""
     for name in (OVERLAY, OVERLAY_USER) if privileged else (OVERLAY_USER,):
         try:
@@ -120,8 +120,8 @@ def _choose_form(layers: str) -> Form:
         except OSError as error:
             reason = f"overlayfs cannot be used in {layers}: {error.strerror or error}"
         else:
-            return Form(name, "", privileged)
-    return Form(FLAT, reason, privileged)
+            return LayerForm(name, "", privileged)
+    return LayerForm(FLAT, reason, privileged)
 
 
 def _try_overlay(folder: str, form: str) -> None:
@@ -173,7 +173,7 @@ def _mounted(folder: str, form: str, name: str, lower: list[str]) -> Iterator[st
 # -- one layer ---------------------------------------------------------------------------------------------------------
 
 
-def unpack(folder: str, form: Form, order: dict[str, Any], report: Callable[[int], None]) -> LayerResult:
+def unpack(folder: str, form: LayerForm, order: dict[str, Any], report: Callable[[int], None]) -> LayerResult:
     """Make the folder of one layer; in a flat form, of all layers of an image. Raises LayerError or OSError."""
     lower = [f"{one}/{FILES}" for one in order["lower"]]
     with _scratch(folder) as (scratch, name):
