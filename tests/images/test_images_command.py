@@ -233,3 +233,22 @@ def test_names_are_completed(images: Images) -> None:
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
 
     assert done.stdout.splitlines() == ["plain,lab/b:2"]
+
+
+def test_a_store_on_overlayfs_has_flat_images(images: Images, who: str, place: Path) -> None:
+    if who == "user":
+        pytest.skip("an ordinary user cannot mount outside of a namespace")
+    for name in ("lower", "upper", "work", "images"):
+        (place / name).mkdir()
+    options = f"lowerdir={place}/lower,upperdir={place}/upper,workdir={place}/work"
+    mount = f"mount -t overlay overlay -o {options} {place}/images"
+    images.command[:0] = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    archive = docker_archive(small_image("a", "b"), "lab/a:1")
+    _, notice = images("load", "-", stdin=archive)
+    (listed,) = json.loads(images("list", "-o", "json")[0])
+    files = {path.name for path in (place / "upper/layers/flat").glob("*/fs/**/*") if path.is_file()}
+
+    assert "notice: the layers of each image are stored as one folder, since overlayfs cannot be used in" in notice
+    assert (listed["form"], listed["layers"], files) == ("flat", 2, {"a", "b", "base"})
+    assert "freed 20.0 KiB" in images("rm", "lab/a:1")[0]
+    assert list((place / "upper/layers/flat").iterdir()) == []

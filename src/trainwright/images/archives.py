@@ -128,7 +128,7 @@ def _install(
     config = decode_config(image.config, len(image.layers), f"{files.shown}: {title}")
     sizes = tuple(layer.size for layer in image.layers)
     stored = tuple(ImageName(str(one), identity, image.digest) for one in names)
-    wanted = ImageToInstall(identity, config, sizes, stored, f"{files.shown}: {title}")
+    wanted = ImageToInstall(identity, config, stored, f"{files.shown}: {title}")
     with unpacker(store) as process:
         missing = missing_layers(store, process.form, wanted)
         size = sum(sizes[number] for number in missing)

@@ -88,7 +88,7 @@ def download(client: RegistryClient, blob: Descriptor, folder: Path, report: Rep
         raise storage_error(folder, error.errno, error.strerror or str(error)) from None
     finally:
         os.close(part)
-    raise ImageError(f"{client.reference}: the registry sent other bytes than the digest {blob.digest} says, twice")
+    raise ImageError(f"the registry sent other bytes than the digest {blob.digest} says, twice")
 
 
 def _lock_part(final: Path, stop: Event) -> int | None:
@@ -127,7 +127,7 @@ def _fill(client: RegistryClient, blob: Descriptor, part: int, report: Report, s
         fruitless = fruitless + 1 if done <= before else 0
         if fruitless >= _FRUITLESS_ATTEMPTS:
             raise RegistryUnreachableError(
-                f"{client.reference}: the download of {blob.digest} stopped at {done} of {blob.size} bytes: {problem}; "
+                f"the download of {blob.digest} stopped at {done} of {blob.size} bytes: {problem}; "
                 "the next pull goes on from there"
             )
         if fruitless:

@@ -15,7 +15,8 @@ from msgspec import Struct
 from trainwright.errors import ImageError
 from trainwright.images.manifests import ImageConfig, ProcessConfig, chain_ids
 from trainwright.images.progress import ImageProgress
-from trainwright.images.store import ImageName, ImageRecord, ImageStore, folder_name, layer_keys, storage_error
+from trainwright.images.store import ImageName, ImageRecord, ImageStore, folder_name, storage_error
+from trainwright.images.unpack import FLAT
 
 Report = Callable[[int], None]
 
@@ -29,11 +30,10 @@ class LayerBlob(Struct, frozen=True):
 
 
 class ImageToInstall(Struct, frozen=True):
-    """An image whose layers are not unpacked yet. `sizes` are the compressed sizes of the layers."""
+    """An image whose layers are not unpacked yet."""
 
     id: str
     config: ImageConfig
-    sizes: tuple[int, ...]
     names: tuple[ImageName, ...]
     #: How messages call it.
     title: str
@@ -112,11 +112,11 @@ def unpacker(store: ImageStore) -> Iterator[Unpacker]:
 
 
 def missing_layers(store: ImageStore, form: str, image: ImageToInstall) -> list[int]:
-    """The numbers of the layers that must be unpacked."""
+    """The numbers of the layers that must be unpacked: for a flat image all of them or none."""
     chains = chain_ids(image.config.rootfs.diff_ids)
-    keys = layer_keys(form, chains)
-    missing = [number for number, chain in enumerate(keys) if store.layer(form, chain) is None]
-    return missing if len(keys) == len(chains) else [*range(len(chains))] if missing else []
+    if form == FLAT:
+        return [*range(len(chains))] if chains and store.layer(form, chains[-1]) is None else []
+    return [number for number, chain in enumerate(chains) if store.layer(form, chain) is None]
 
 
 def install(
@@ -156,7 +156,7 @@ def _steps(
     form: str, chains: Sequence[str], missing: Sequence[int]
 ) -> Iterable[tuple[Sequence[int], str, Sequence[str]]]:
     """The layers of each step, the chain id of its result, and the layers beneath. A flat image is one step."""
-    if missing and layer_keys(form, chains) != tuple(chains):
+    if missing and form == FLAT:
         return [(missing, chains[-1], ())]
     return [((number,), chains[number], chains[:number]) for number in missing]
 

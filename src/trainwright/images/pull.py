@@ -59,7 +59,6 @@ def _pull(store: ImageStore, client: RegistryClient, progress: ImageProgress) ->
     image = ImageToInstall(
         manifest.config.digest,
         config,
-        tuple(layer.size for layer in manifest.layers),
         (ImageName(str(reference), manifest.config.digest, fetched.digest),),
         title,
     )
