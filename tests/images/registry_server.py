@@ -3,10 +3,13 @@
 
 import base64
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -44,7 +47,9 @@ class RegistryState(Struct):
     #: How many times a blob is sent with wrong bytes.
     wrong: dict[str, int] = field(default_factory=dict)
     resumes: bool = True
-    #: If set, blobs wait for it.
+    #: Where a proxy leads to.
+    tunnel: str = ""
+    #: If set, layers wait for it.
     gate: threading.Event | None = None
     seen: list[Seen] = field(default_factory=list)
 
@@ -76,6 +81,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._handle("POST", self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+
+    def do_CONNECT(self) -> None:
+        """As a proxy: a tunnel to `tunnel`, whatever the client asks for."""
+        state = self.server.state
+        state.seen.append(Seen("CONNECT", self.path, dict(self.headers.items())))
+        host, _, port = state.tunnel.rpartition(":")
+        with socket.create_connection((host, int(port))) as far:
+            self.send_response(200)
+            self.end_headers()
+            back = threading.Thread(target=_pump, args=(far, self.connection), daemon=True)
+            back.start()
+            _pump(self.connection, far)
+            back.join()
+        self.close_connection = True
 
     def _handle(self, method: str, body: bytes) -> None:
         state = self.server.state
@@ -126,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         if state.redirect:
             self._answer(307, b"", {"Location": f"{state.redirect}{self.path}"})
             return
-        if state.gate is not None:
+        if state.gate is not None and not state.blobs[version].startswith(b"{"):
             state.gate.wait()
         data, code, headers = state.blobs[version], 200, {}
         if state.wrong.get(version, 0):
@@ -154,6 +173,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
+
+
 def _error(code: str, message: str) -> bytes:
     return json.dumps({"errors": [{"code": code, "message": message}]}).encode()
 
@@ -163,10 +191,14 @@ class _Server(ThreadingHTTPServer):
     #: Do not wait for connections that clients keep open.
     block_on_close = False
 
-    def __init__(self, state: RegistryState, address: str) -> None:
+    def __init__(self, state: RegistryState, address: str, certificate: Path | None) -> None:
         super().__init__((address, 0), _Handler)
         self.state = state
-        self.url = f"http://{address}:{self.server_address[1]}"
+        self.url = f"{'https' if certificate else 'http'}://{address}:{self.server_address[1]}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that closes its connection is no error of the registry."""
@@ -180,14 +212,14 @@ class RunningRegistry(Struct):
 
     @property
     def host(self) -> str:
-        return self.url.removeprefix("http://")
+        return self.url.partition("://")[2]
 
 
 @contextmanager
-def running(address: str = "127.0.0.1") -> Iterator[RunningRegistry]:
-    """A registry on a free port."""
+def running(address: str = "127.0.0.1", certificate: Path | None = None) -> Iterator[RunningRegistry]:
+    """A registry on a free port; with TLS if there is a file with a certificate and its key."""
     state = RegistryState()
-    server = _Server(state, address)
+    server = _Server(state, address, certificate)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -27,7 +27,7 @@ from image_builder import (
 from trainwright.errors import ImageError, TrainwrightError, UsageError
 from trainwright.images.archives import load
 from trainwright.images.progress import SilentProgress
-from trainwright.images.reference import Reference, parse_reference
+from trainwright.images.reference import ImageReference, parse_reference
 from trainwright.images.store import ImageStore
 from trainwright.images.unpack import compression
 
@@ -41,14 +41,14 @@ def zstd(data: bytes) -> bytes:
     return subprocess.run([shutil.which("zstd") or "", "-c", "-q"], input=data, capture_output=True, check=True).stdout
 
 
-def loaded(store: ImageStore, data: bytes, name: Reference | None = None) -> dict[str, str]:
+def loaded(store: ImageStore, data: bytes, name: ImageReference | None = None) -> dict[str, str]:
     """Load an archive with these bytes: the names of its images, and the text of the file `a` in them."""
     file = store.root / "archive"
     file.write_bytes(data)
     return texts(store, str(file), name)
 
 
-def texts(store: ImageStore, source: str, name: Reference | None = None) -> dict[str, str]:
+def texts(store: ImageStore, source: str, name: ImageReference | None = None) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in load(store, source, name, SilentProgress()):
         top = store.files(one.record.form, one.record.chains[-1])

@@ -131,6 +131,17 @@ def test_a_manifest_of_docker(store: ImageStore, registry: RunningRegistry) -> N
     assert content(store, get(store, registry, "lab/a:1"), "a") == b"a"
 
 
+def test_a_layer_on_other_layers_is_another_layer(store: ImageStore, registry: RunningRegistry) -> None:
+    """The second layer removes everything in `d`, so that its folder depends on the layer beneath."""
+    top = layer(entry("d/.wh..wh..opq"), entry("d/new", b"new"))
+    for name in ("a", "b"):
+        registry.state.add(f"lab/{name}:1", BuiltImage([layer(entry(f"d/{name}", b"x")), top]))
+    one, two = get(store, registry, "lab/a:1").record, get(store, registry, "lab/b:1").record
+
+    assert one.chains[1] != two.chains[1]
+    assert all(store.is_complete(record) for record in (one, two))
+
+
 # -- what goes wrong on the way ----------------------------------------------------------------------------------------
 
 
@@ -153,7 +164,7 @@ def test_a_registry_that_cannot_resume_starts_again(store: ImageStore, registry:
     progress = Counted()
     pull(store, parse_reference(f"{registry.host}/lab/a:1"), progress)
 
-    assert progress.here == progress.size
+    assert (progress.here, len(registry.state.asked(digest(BIG.blobs[0])))) == (progress.size, 2)
 
 
 def test_a_failed_pull_leaves_its_bytes_for_the_next(
@@ -258,6 +269,23 @@ def test_manifests_that_are_refused(store: ImageStore, registry: RunningRegistry
     registry.state.manifests["lab/a", "1"] = manifest
 
     with pytest.raises(ImageError, match=error):
+        get(store, registry, "lab/a:1")
+
+
+def test_another_manifest_than_the_digest_says(store: ImageStore, registry: RunningRegistry) -> None:
+    name = registry.state.add("lab/a:1", small_image("a"))
+    registry.state.manifests["lab/a", name] = small_image("b").manifest
+
+    with pytest.raises(ImageError, match="the registry sent a manifest with the digest sha256:"):
+        get(store, registry, f"lab/a@{name}")
+
+
+def test_another_configuration_than_the_digest_says(store: ImageStore, registry: RunningRegistry) -> None:
+    image = small_image("a")
+    registry.state.add("lab/a:1", image)
+    registry.state.blobs[digest(image.config)] = small_image("b").config
+
+    with pytest.raises(ImageError, match=f"instead of {digest(image.config)}"):
         get(store, registry, "lab/a:1")
 
 

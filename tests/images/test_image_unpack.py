@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers are unpacked as the image specification says, by root and by an ordinary user, and cannot leave their root."""
 
+import errno
 import shutil
 import stat
 import struct
@@ -231,4 +232,17 @@ def test_a_full_disk_leaves_nothing(place: Path, who: str) -> None:
     finally:
         subprocess.run(["/bin/umount", str(place / "layers")], check=True)
 
-    assert (done.answers[-1]["full"], left) == (True, [])
+    assert (done.answers[-1]["errno"], left) == (errno.ENOSPC, [])
+
+
+def test_root_of_a_user_namespace(place: Path, who: str) -> None:
+    """For example in a container of rootless podman: it may mount, but has neither all ids nor all attributes."""
+    if who == "user":
+        pytest.skip("this is about root")
+    owned = layer(entry("file", b"x", uid=200000, gid=42), symlink("link", "file"), folder("d"), entry("d/old", b"x"))
+    done = unpack(
+        place, who, [owned, layer(entry(".wh.d"), folder("d"), entry("d/new", b"x"))], under=["unshare", "-Urm"]
+    )
+
+    assert done.form == "overlay-user"
+    assert texts(done.look()) == {"file": "x", "link": "file", "d/new": "x"}

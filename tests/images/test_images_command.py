@@ -188,3 +188,67 @@ def test_a_list_imports_neither_ssl_nor_aiohttp(images: Images) -> None:
     done = subprocess.run([*interpreter, "-c", code], env=images.env, capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_full_disk(images: Images, who: str, registry: RunningRegistry, place: Path) -> None:
+    if who == "user":
+        pytest.skip("an ordinary user cannot mount a small disk")
+    registry.state.add("lab/a:1", BuiltImage([layer(entry("a", bytes(3_000_000)))]))
+    (place / "images").mkdir()
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place / "images")]
+    subprocess.run(mount, check=True)
+    try:
+        _, error = images("pull", f"{registry.host}/lab/a:1", code=3)
+        assert f"the disk of {place}/images is full; remove images with `trainwright images prune`" in error
+        assert images.names() == []
+    finally:
+        subprocess.run(["/bin/umount", str(place / "images")], check=True)
+
+
+def test_ctrl_c_on_a_terminal_prints_no_traceback(images: Images, registry: RunningRegistry) -> None:
+    """The terminal sends SIGINT to all processes of the command."""
+    registry.state.add("lab/a:1", small_image("a"))
+    registry.state.gate = threading.Event()
+    words = [*images.command, "pull", f"{registry.host}/lab/a:1"]
+    process = subprocess.Popen(words, env=images.env, stderr=subprocess.PIPE, process_group=0)
+    try:
+        wait_for(lambda: bool(registry.state.asked(digest(small_image("a").blobs[0]))))
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        registry.state.gate.set()
+
+    assert (process.returncode, b"Traceback" in error) == (130, False), error
+
+
+def test_names_are_completed(images: Images) -> None:
+    images("load", "-", stdin=docker_archive(small_image("a"), "lab/b:2", "other:1"))
+    words = [*images.command[: images.command.index("images")]]
+    env = images.env | {
+        "_TRAINWRIGHT_COMPLETE": "bash_complete",
+        "COMP_WORDS": "trainwright images rm la",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines() == ["plain,lab/b:2"]
+
+
+def test_a_store_on_overlayfs_has_flat_images(images: Images, who: str, place: Path) -> None:
+    if who == "user":
+        pytest.skip("an ordinary user cannot mount outside of a namespace")
+    for name in ("lower", "upper", "work", "images"):
+        (place / name).mkdir()
+    options = f"lowerdir={place}/lower,upperdir={place}/upper,workdir={place}/work"
+    mount = f"mount -t overlay overlay -o {options} {place}/images"
+    images.command[:0] = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    archive = docker_archive(small_image("a", "b"), "lab/a:1")
+    _, notice = images("load", "-", stdin=archive)
+    (listed,) = json.loads(images("list", "-o", "json")[0])
+    files = {path.name for path in (place / "upper/layers/flat").glob("*/fs/**/*") if path.is_file()}
+
+    assert "notice: the layers of each image are stored as one folder, since overlayfs cannot be used in" in notice
+    assert (listed["form"], listed["layers"], files) == ("flat", 2, {"a", "b", "base"})
+    assert "freed 20.0 KiB" in images("rm", "lab/a:1")[0]
+    assert list((place / "upper/layers/flat").iterdir()) == []

@@ -132,8 +132,14 @@ def load_command(file: str, name: str | None) -> None:
             click.echo(f"loaded {', '.join(found.familiar() for found in one.names)} ({one.record.id})")
 
 
+def complete_images(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The names in the store that begin with the text."""
+    known = [parse_reference(name.reference) for image in ImageStore(default_root()).images() for name in image.names]
+    return [name for one in known for name in {one.familiar(), str(one)} if name.startswith(incomplete)]
+
+
 @command.command("rm")
-@click.argument("names", metavar="IMAGE...", nargs=-1, required=True)
+@click.argument("names", metavar="IMAGE...", nargs=-1, required=True, shell_complete=complete_images)
 def rm_command(names: tuple[str, ...]) -> None:
     """Remove each IMAGE, given by its name or the first six or more digits of its id.
 
@@ -166,7 +172,6 @@ def prune_command(max_size: int, older_than: float | None, dry_run: bool) -> Non
     from trainwright.images.removal import PruneLimits, choose, prune  # noqa: PLC0415 - as above
 
     store, limits = ImageStore(default_root()), PruneLimits(max_size, older_than)
-    store.prepare()
     if dry_run:
         chosen = choose(store, limits)
         for image in chosen:
@@ -174,6 +179,7 @@ def prune_command(max_size: int, older_than: float | None, dry_run: bool) -> Non
         if not chosen:
             click.echo("nothing to remove")
         return
+    store.prepare()
     done = prune(store, limits)
     for image in done.skipped:
         click.echo(f"kept {_title(image)}: a job uses it")

@@ -28,7 +28,7 @@ from trainwright.images.manifests import (
     sha256,
 )
 from trainwright.images.progress import ImageProgress
-from trainwright.images.reference import Reference, parse_reference
+from trainwright.images.reference import ImageReference, parse_reference
 from trainwright.images.store import ImageName, ImageRecord, ImageStore
 from trainwright.images.unpack.compression import LayerError, Slice, compression_of, plain_chunks
 
@@ -42,11 +42,11 @@ _HEAD_BYTES = 16
 _COPY_BYTES = 1 << 20
 
 
-class Loaded(Struct, frozen=True):
+class LoadedImage(Struct, frozen=True):
     """An image that is now in the store, and its names."""
 
     record: ImageRecord
-    names: tuple[Reference, ...]
+    names: tuple[ImageReference, ...]
 
 
 class _DockerImage(Struct, rename="pascal"):
@@ -106,7 +106,7 @@ class ArchiveFiles:
         return self._files.get(name)
 
 
-def load(store: ImageStore, source: str, name: Reference | None, progress: ImageProgress) -> list[Loaded]:
+def load(store: ImageStore, source: str, name: ImageReference | None, progress: ImageProgress) -> list[LoadedImage]:
     """Load all images of a file; `-` is standard input. `name` is for an image without a name. Raises ImageError."""
     store.prepare()
     with store.adding(), _opened(store, source) as files:
@@ -118,19 +118,23 @@ def load(store: ImageStore, source: str, name: Reference | None, progress: Image
 
 
 def _install(
-    store: ImageStore, files: ArchiveFiles, image: _FoundImage, names: tuple[Reference, ...], progress: ImageProgress
-) -> Loaded:
+    store: ImageStore,
+    files: ArchiveFiles,
+    image: _FoundImage,
+    names: tuple[ImageReference, ...],
+    progress: ImageProgress,
+) -> LoadedImage:
     title, identity = names[0].familiar(), sha256(image.config)
     config = decode_config(image.config, len(image.layers), f"{files.shown}: {title}")
     sizes = tuple(layer.size for layer in image.layers)
     stored = tuple(ImageName(str(one), identity, image.digest) for one in names)
-    wanted = ImageToInstall(identity, config, sizes, stored, f"{files.shown}: {title}")
+    wanted = ImageToInstall(identity, config, stored, f"{files.shown}: {title}")
     with unpacker(store) as process:
         missing = missing_layers(store, process.form, wanted)
         size = sum(sizes[number] for number in missing)
         progress.begin(title, len(sizes), len(missing), size)
         progress.downloaded(size)
-        return Loaded(install(store, process, wanted, lambda number: image.layers[number], progress), names)
+        return LoadedImage(install(store, process, wanted, lambda number: image.layers[number], progress), names)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -266,8 +270,8 @@ def _annotated_name(descriptor: Descriptor) -> str:
     return name if "/" in name or ":" in name else ""
 
 
-def _names(files: ArchiveFiles, image: _FoundImage, given: Reference | None) -> tuple[Reference, ...]:
-    names: Sequence[Reference] = [given] if given is not None else [parse_reference(name) for name in image.names]
+def _names(files: ArchiveFiles, image: _FoundImage, given: ImageReference | None) -> tuple[ImageReference, ...]:
+    names: Sequence[ImageReference] = [given] if given is not None else [parse_reference(name) for name in image.names]
     if not names:
         raise UsageError(f"{files.shown}: found an image without a name, expected one; give it with --name NAME")
     return tuple(names)

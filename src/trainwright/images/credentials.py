@@ -36,7 +36,7 @@ class RegistryCredentials(Struct, frozen=True):
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
-class _Entry(Struct):
+class _AuthEntry(Struct):
     auth: str = ""
     username: str = ""
     password: str = ""
@@ -44,7 +44,7 @@ class _Entry(Struct):
 
 
 class _AuthFile(Struct, rename="camel"):
-    auths: dict[str, _Entry | None] = field(default_factory=dict)
+    auths: dict[str, _AuthEntry | None] = field(default_factory=dict)
     cred_helpers: dict[str, str] = field(default_factory=dict)
     creds_store: str = ""
 
@@ -117,7 +117,7 @@ def _bare(key: str) -> str:
     return bare.removesuffix("/").removesuffix("/v1").removesuffix("/v2")
 
 
-def _from_entry(entry: _Entry, key: str, path: Path) -> RegistryCredentials | None:
+def _from_entry(entry: _AuthEntry, key: str, path: Path) -> RegistryCredentials | None:
     username, password = entry.username, entry.password
     if entry.auth:
         try:

@@ -18,6 +18,7 @@ from threading import Event, Thread
 from trainwright.errors import ImageError, RegistryUnreachableError
 from trainwright.images.manifests import Descriptor
 from trainwright.images.registry import RegistryClient
+from trainwright.images.store import storage_error
 
 CONCURRENT_DOWNLOADS = 3
 _CHUNK_BYTES = 1 << 18
@@ -84,10 +85,10 @@ def download(client: RegistryClient, blob: Descriptor, folder: Path, report: Rep
             report(-os.fstat(part).st_size)
             os.ftruncate(part, 0)
     except OSError as error:
-        raise ImageError(f"{folder}: {error.strerror or error}") from None
+        raise storage_error(folder, error.errno, error.strerror or str(error)) from None
     finally:
         os.close(part)
-    raise ImageError(f"{client.reference}: the registry sent other bytes than the digest {blob.digest} says, twice")
+    raise ImageError(f"the registry sent other bytes than the digest {blob.digest} says, twice")
 
 
 def _lock_part(final: Path, stop: Event) -> int | None:
@@ -126,7 +127,7 @@ def _fill(client: RegistryClient, blob: Descriptor, part: int, report: Report, s
         fruitless = fruitless + 1 if done <= before else 0
         if fruitless >= _FRUITLESS_ATTEMPTS:
             raise RegistryUnreachableError(
-                f"{client.reference}: the download of {blob.digest} stopped at {done} of {blob.size} bytes: {problem}; "
+                f"the download of {blob.digest} stopped at {done} of {blob.size} bytes: {problem}; "
                 "the next pull goes on from there"
             )
         if fruitless:

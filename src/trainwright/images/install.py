@@ -15,7 +15,8 @@ from msgspec import Struct
 from trainwright.errors import ImageError
 from trainwright.images.manifests import ImageConfig, ProcessConfig, chain_ids
 from trainwright.images.progress import ImageProgress
-from trainwright.images.store import ImageName, ImageRecord, ImageStore, folder_name, layer_keys
+from trainwright.images.store import ImageName, ImageRecord, ImageStore, folder_name, storage_error
+from trainwright.images.unpack import FLAT
 
 Report = Callable[[int], None]
 
@@ -29,11 +30,10 @@ class LayerBlob(Struct, frozen=True):
 
 
 class ImageToInstall(Struct, frozen=True):
-    """An image whose layers are not unpacked yet. `sizes` are the compressed sizes of the layers."""
+    """An image whose layers are not unpacked yet."""
 
     id: str
     config: ImageConfig
-    sizes: tuple[int, ...]
     names: tuple[ImageName, ...]
     #: How messages call it.
     title: str
@@ -44,8 +44,14 @@ class Unpacker:
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
-        command = [sys.executable, "-m", "trainwright.images.unpack.main", str(store.layers)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+        if sys.platform != "linux":
+            raise ImageError(f"images can be unpacked only on Linux, and this is {sys.platform}")
+        # -P: Python must not import from the current folder. The own process group: Ctrl-C is for this process only.
+        command = [sys.executable, "-P", "-m", "trainwright.images.unpack.main", str(store.layers)]
+        self._process = subprocess.Popen(  # noqa: S603 - ourselves
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
+        self.pid = self._process.pid
         try:
             answer = self._answer()
             self.form, self.reason = str(answer["form"]), str(answer["reason"])
@@ -90,11 +96,8 @@ class Unpacker:
         answer: dict[str, Any] = json.loads(line)
         if "error" not in answer:
             return answer
-        if answer.get("full"):
-            raise ImageError(
-                f"the disk of {self._store.root} is full; remove images with `trainwright images prune`, "
-                "or set TRAINWRIGHT_IMAGES to a folder on a larger disk"
-            )
+        if "errno" in answer:
+            raise storage_error(self._store.root, answer["errno"], answer["error"])
         raise ImageError(str(answer["error"]))
 
 
@@ -109,11 +112,11 @@ def unpacker(store: ImageStore) -> Iterator[Unpacker]:
 
 
 def missing_layers(store: ImageStore, form: str, image: ImageToInstall) -> list[int]:
-    """The numbers of the layers that must be unpacked."""
+    """The numbers of the layers that must be unpacked: for a flat image all of them or none."""
     chains = chain_ids(image.config.rootfs.diff_ids)
-    keys = layer_keys(form, chains)
-    missing = [number for number, chain in enumerate(keys) if store.layer(form, chain) is None]
-    return missing if len(keys) == len(chains) else [*range(len(chains))] if missing else []
+    if form == FLAT:
+        return [*range(len(chains))] if chains and store.layer(form, chains[-1]) is None else []
+    return [number for number, chain in enumerate(chains) if store.layer(form, chain) is None]
 
 
 def install(
@@ -145,7 +148,7 @@ def install(
     except ImageError as error:
         raise type(error)(f"{image.title}: {error}") from None
     except OSError as error:
-        raise ImageError(f"{image.title}: {store.root}: {error.strerror or error}") from None
+        raise storage_error(store.root, error.errno, error.strerror or str(error)) from None
     return record
 
 
@@ -153,7 +156,7 @@ def _steps(
     form: str, chains: Sequence[str], missing: Sequence[int]
 ) -> Iterable[tuple[Sequence[int], str, Sequence[str]]]:
     """The layers of each step, the chain id of its result, and the layers beneath. A flat image is one step."""
-    if missing and layer_keys(form, chains) != tuple(chains):
+    if missing and form == FLAT:
         return [(missing, chains[-1], ())]
     return [((number,), chains[number], chains[:number]) for number in missing]
 

@@ -17,7 +17,7 @@ from trainwright.images.manifests import (
     decode_manifest,
 )
 from trainwright.images.progress import ImageProgress
-from trainwright.images.reference import Reference
+from trainwright.images.reference import ImageReference
 from trainwright.images.registry import FetchedManifest, RegistryClient
 from trainwright.images.store import ImageName, ImageRecord, ImageStore
 from trainwright.images.transport import HttpTransport
@@ -33,7 +33,7 @@ class Pulled(Struct, frozen=True):
     new: bool
 
 
-def pull(store: ImageStore, reference: Reference, progress: ImageProgress) -> Pulled:
+def pull(store: ImageStore, reference: ImageReference, progress: ImageProgress) -> Pulled:
     """Pull an image, unless the store has the image that the registry has under this name. Raises ImageError.
 
     Another process that pulls the same image at the same time waits, and then finds it there.
@@ -59,7 +59,6 @@ def _pull(store: ImageStore, client: RegistryClient, progress: ImageProgress) ->
     image = ImageToInstall(
         manifest.config.digest,
         config,
-        tuple(layer.size for layer in manifest.layers),
         (ImageName(str(reference), manifest.config.digest, fetched.digest),),
         title,
     )

@@ -23,7 +23,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 _MAX_NAME = 255
 
 
-class Reference(Struct, frozen=True, order=True):
+class ImageReference(Struct, frozen=True, order=True):
     """One image of one registry. Either `tag` or `digest` is empty."""
 
     host: str
@@ -55,7 +55,7 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> ImageReference:
     """Read the name of an image. Raises ImageNameError."""
     rest, at, digest = text.partition("@")
     if at and not is_digest(digest):
@@ -66,8 +66,8 @@ def parse_reference(text: str) -> Reference:
     host, repository = _split_host(name)
     _check_name(text, name, host, repository)
     if digest:
-        return Reference(host, repository, digest=digest)
-    return Reference(host, repository, tag=tag if tag is not None else _LATEST)
+        return ImageReference(host, repository, digest=digest)
+    return ImageReference(host, repository, tag=tag if tag is not None else _LATEST)
 
 
 def _split_tag(text: str) -> tuple[str, str | None]:

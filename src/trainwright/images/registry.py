@@ -14,7 +14,7 @@ from msgspec import Struct
 from trainwright.errors import ImageDeniedError, ImageError, ImageNotFoundError, RegistryUnreachableError
 from trainwright.images.credentials import RegistryCredentials, find_credentials
 from trainwright.images.manifests import ACCEPTED, sha256
-from trainwright.images.reference import DOCKER_HUB, Reference
+from trainwright.images.reference import DOCKER_HUB, ImageReference
 from trainwright.images.registry_auth import Token, get_token, parse_challenges
 from trainwright.images.transport import (
     BrokenHttpError,
@@ -66,7 +66,7 @@ class _Tags(Struct):
 class RegistryClient:
     """Sends requests about one repository. Several threads can share it."""
 
-    def __init__(self, reference: Reference, transport: HttpTransport) -> None:
+    def __init__(self, reference: ImageReference, transport: HttpTransport) -> None:
         self.reference = reference
         self._transport = transport
         self._server = _DOCKER_HUB_SERVER if reference.host == DOCKER_HUB else reference.host

@@ -18,7 +18,7 @@ from msgspec import Struct
 from trainwright.errors import ImageError, UsageError
 from trainwright.images.reference import parse_reference
 from trainwright.images.store import ImageName, ImageStore, StoredImage, folder_name, layer_keys
-from trainwright.images.unpack.main import FORMS, SCRATCH_PREFIX
+from trainwright.images.unpack import FORMS, SCRATCH_PREFIX
 from trainwright.images.unpack.trees import remove_tree
 from trainwright.model.problem import nearest
 

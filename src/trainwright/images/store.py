@@ -12,6 +12,7 @@ Every file and every folder of a layer is written under another name and then re
 An image belongs to one user: files of root may be setuid, and those of ordinary users all belong to that user.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -26,10 +27,9 @@ from msgspec import Struct, field
 
 from trainwright.errors import ImageError
 from trainwright.images.manifests import ProcessConfig
-from trainwright.images.reference import Reference
-from trainwright.images.unpack.main import DESCRIPTION, FILES
+from trainwright.images.reference import ImageReference
+from trainwright.images.unpack import DESCRIPTION, FILES, FLAT
 
-_FLAT = "flat"
 _STORE_LOCK = "store"
 #: Digits of a chain id in the name of a folder. With them, 127 layers fit into the options of one mount.
 _CHAIN_DIGITS = 16
@@ -79,9 +79,19 @@ def default_root() -> Path:
     return (Path(base) if base else Path.home() / ".cache").absolute() / "trainwright/images"
 
 
+def storage_error(root: Path, number: int | None, text: str) -> ImageError:
+    """The error for a failed write to the store. `number` is the errno."""
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return ImageError(
+            f"the disk of {root} is full; remove images with `trainwright images prune`, "
+            "or set TRAINWRIGHT_IMAGES to a folder on a larger disk"
+        )
+    return ImageError(f"{root}: {text}")
+
+
 def layer_keys(form: str, chains: Sequence[str]) -> tuple[str, ...]:
     """The chain ids of the folders that an image needs, the lowest first. A flat image is one folder."""
-    return tuple(chains[-1:] if form == _FLAT else chains)
+    return tuple(chains[-1:] if form == FLAT else chains)
 
 
 def folder_name(chain: str) -> str:
@@ -134,7 +144,7 @@ class ImageStore:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def find(self, reference: Reference) -> tuple[ImageRecord, ImageName] | None:
+    def find(self, reference: ImageReference) -> tuple[ImageRecord, ImageName] | None:
         """The image with this name. A digest is also found if the image was pulled by a tag of the same repository."""
         name = _read(self._name_file(str(reference)), ImageName)
         if name is None and reference.digest:

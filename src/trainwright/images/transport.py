@@ -43,7 +43,9 @@ class Origin(NamedTuple):
 class RegistryAnswer:
     """The answer to a request. The caller reads it to its end, or closes it."""
 
-    def __init__(self, url: str, response: HTTPResponse, transport: HttpTransport, connection: Connection) -> None:
+    def __init__(
+        self, url: str, response: HTTPResponse, transport: HttpTransport, connection: RegistryConnection
+    ) -> None:
         self.url, self.status, self.headers = url, response.status, response.headers
         self._response, self._transport, self._connection = response, transport, connection
 
@@ -75,7 +77,7 @@ class RegistryAnswer:
         self._transport.release(self._connection, reusable=done)
 
 
-class Connection(NamedTuple):
+class RegistryConnection(NamedTuple):
     """An open connection, and the origin that it leads to."""
 
     origin: Origin
@@ -87,7 +89,7 @@ class HttpTransport:
 
     def __init__(self, timeout: float = _TIMEOUT_SECONDS) -> None:
         self.timeout = timeout
-        self._idle: list[Connection] = []
+        self._idle: list[RegistryConnection] = []
         self._lock = Lock()
         self._context: ssl.SSLContext | None = None
 
@@ -118,7 +120,7 @@ class HttpTransport:
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         return self._ask(url, headers, urlencode(fields).encode())
 
-    def release(self, connection: Connection, *, reusable: bool) -> None:
+    def release(self, connection: RegistryConnection, *, reusable: bool) -> None:
         """Take a connection back."""
         if not reusable:
             connection.http.close()
@@ -139,10 +141,10 @@ class HttpTransport:
                 return self._exchange(kept, url, headers, form)
             except OSError:
                 continue  # the server has closed the connection in the meantime
-        return self._exchange(Connection(origin, self._open(origin, _proxy(origin))), url, headers, form)
+        return self._exchange(RegistryConnection(origin, self._open(origin, _proxy(origin))), url, headers, form)
 
     def _exchange(
-        self, connection: Connection, url: str, headers: dict[str, str], form: bytes | None
+        self, connection: RegistryConnection, url: str, headers: dict[str, str], form: bytes | None
     ) -> RegistryAnswer:
         parts = urlsplit(url)
         target, extra = (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), {}
@@ -160,7 +162,7 @@ class HttpTransport:
             raise
         return RegistryAnswer(url, response, self, connection)
 
-    def _take(self, origin: Origin) -> Connection | None:
+    def _take(self, origin: Origin) -> RegistryConnection | None:
         with self._lock:
             for index, connection in enumerate(self._idle):
                 if connection.origin == origin:

@@ -27,20 +27,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trainwright import kernel
+from trainwright.images.unpack import DESCRIPTION, FILES, FLAT, OVERLAY, OVERLAY_USER, SCRATCH_PREFIX
 from trainwright.images.unpack.apply import LayerResult, apply_layer
 from trainwright.images.unpack.compression import LayerError, Slice
 from trainwright.images.unpack.trees import remove_tree
 
-FORMS = ("overlay", "overlay-user", "flat")
-#: The name of the folder with the files of a layer, and of the description beside it.
-FILES, DESCRIPTION = "fs", "layer.json"
-SCRATCH_PREFIX = ".new-"
 #: mount(2) takes one page of options, and silently ignores the rest.
 _MAX_OPTION_BYTES = 4000
 _PROGRESS_SECONDS = 0.1
 
 
-class Form(NamedTuple):
+class LayerForm(NamedTuple):
     """How layers are stored, why they are not stored as overlays, and whether files keep the owners of the layer.
 
     In a user namespace all files belong to the caller: the namespace has one id, so that no other can be given.
@@ -71,7 +68,10 @@ def main() -> None:
             _say({"error": str(error)})
             return
         except OSError as error:
-            _say({"error": error.strerror or str(error), "full": error.errno in (errno.ENOSPC, errno.EDQUOT)})
+            _say({"error": error.strerror or str(error), "errno": error.errno})
+            return
+        except Exception as error:  # a defect in Trainwright: the user sees one line
+            _say({"error": f"internal error: {type(error).__name__}: {error}"})
             return
         _say({"done": {"bytes": done.size, "entries": done.entries}})
 
@@ -98,7 +98,7 @@ def _reporter() -> Callable[[int], None]:
 # -- forms -------------------------------------------------------------------------------------------------------------
 
 
-def _choose_form(layers: str) -> Form:
+def _choose_form(layers: str) -> LayerForm:
     """Enter our own namespaces and try an overlay. Raises LayerError."""
     privileged = kernel.is_privileged()
     try:
@@ -112,16 +112,16 @@ def _choose_form(layers: str) -> Form:
                 "an ordinary user can unpack images only in a user namespace, and this machine refuses to make one: "
                 f"{error.strerror or error}"
             ) from None
-        return Form("flat", f"this process cannot mount: {error.strerror or error}", True)
+        return LayerForm(FLAT, f"this process cannot mount: {error.strerror or error}", True)
     reason = ""
-    for name in ("overlay", "overlay-user") if privileged else ("overlay-user",):
+    for name in (OVERLAY, OVERLAY_USER) if privileged else (OVERLAY_USER,):
         try:
             _try_overlay(os.path.join(layers, name), name)
         except OSError as error:
             reason = f"overlayfs cannot be used in {layers}: {error.strerror or error}"
         else:
-            return Form(name, "", privileged)
-    return Form("flat", reason, privileged)
+            return LayerForm(name, "", privileged)
+    return LayerForm(FLAT, reason, privileged)
 
 
 def _try_overlay(folder: str, form: str) -> None:
@@ -158,7 +158,7 @@ def _mounted(folder: str, form: str, name: str, lower: list[str]) -> Iterator[st
     The options have relative names. This keeps them short, and a `:` or `,` in the path of the store means nothing.
     """
     options = f"lowerdir={':'.join(lower)},upperdir={name}/{FILES},workdir={name}/work"
-    options += ",volatile" if form == "overlay" else ",userxattr"
+    options += ",volatile" if form == OVERLAY else ",userxattr"
     if len(options) > _MAX_OPTION_BYTES:
         raise LayerError(f"the image has too many layers for one mount: {len(lower) + 1}")
     root = os.path.join(folder, name, "root")
@@ -173,7 +173,7 @@ def _mounted(folder: str, form: str, name: str, lower: list[str]) -> Iterator[st
 # -- one layer ---------------------------------------------------------------------------------------------------------
 
 
-def unpack(folder: str, form: Form, order: dict[str, Any], report: Callable[[int], None]) -> LayerResult:
+def unpack(folder: str, form: LayerForm, order: dict[str, Any], report: Callable[[int], None]) -> LayerResult:
     """Make the folder of one layer; in a flat form, of all layers of an image. Raises LayerError or OSError."""
     lower = [f"{one}/{FILES}" for one in order["lower"]]
     with _scratch(folder) as (scratch, name):
