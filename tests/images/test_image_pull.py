@@ -3,6 +3,8 @@
 
 import gzip
 import json
+import os
+import signal
 import threading
 import time
 from email.utils import formatdate
@@ -13,6 +15,7 @@ from image_builder import HERE, BuiltImage, digest, docker_manifest, entry, inde
 from registry_server import RunningRegistry, running
 
 from trainwright.errors import ImageError, ImageNotFoundError, RegistryUnreachableError
+from trainwright.images.install import unpacker
 from trainwright.images.progress import SilentProgress
 from trainwright.images.pull import Pulled, pull
 from trainwright.images.reference import parse_reference
@@ -339,3 +342,10 @@ def test_two_pulls_of_one_image_fetch_it_once(store: ImageStore, registry: Runni
 
     assert sorted(one.new for one in done) == [False, True]
     assert len(registry.state.asked("/blobs/")) == 3
+
+
+def test_a_killed_process_of_layers_is_an_error(store: ImageStore) -> None:
+    with unpacker(store) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(ImageError, match="the process that unpacks layers was killed by signal 9"):
+            process.unpack(digest(b"x"), (), [], lambda _: None)

@@ -3,6 +3,7 @@
 
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -150,6 +151,24 @@ def test_an_unknown_name(store: ImageStore, word: str, error: str) -> None:
         remove(store, [word])
 
     assert str(caught.value) == error
+
+
+def test_an_image_in_use_keeps_its_form(store: ImageStore) -> None:
+    """A store that was used without privileges before: its layers have another form."""
+    here = add(store, "a:1").form
+    other = "overlay-user" if here != "overlay-user" else "flat"
+    shutil.rmtree(store.layers / other, ignore_errors=True)
+    (store.layers / here).rename(store.layers / other)
+    file = next(store.records.iterdir())
+    file.write_bytes(file.read_bytes().replace(f'"form":"{here}"'.encode(), f'"form":"{other}"'.encode()))
+    record = store.images()[0].record
+    lock = store.use(record)
+    assert lock is not None
+    with pytest.raises(ImageError, match=f"a running job uses the image in the form '{other}'"):
+        add(store, "a:1")
+    os.close(lock)
+
+    assert add(store, "a:1").form == here
 
 
 def test_damaged_records_count_as_absent(store: ImageStore) -> None:

@@ -182,8 +182,9 @@ def test_an_absolute_link_leads_to_the_root_of_the_image(place: Path, who: str) 
         ([layer(entry("x" * 300, b"x"))], "File name too long"),
         ([layer(entry("d/" * 300 + "x", b"x"))], "folders within folders"),
         ([layer(entry("a", b"x"), entry("a/b", b"x"))], "Not a directory"),
+        ([entry("a", size=-512)[0].tobuf(tarfile.GNU_FORMAT) + bytes(2048)], "a negative size"),
     ],
-    ids=["dot", "dots", "link", "escape", "cut", "text", "gzip", "name", "deep", "file"],
+    ids=["dot", "dots", "link", "escape", "cut", "text", "gzip", "name", "deep", "file", "size"],
 )
 def test_hostile_and_damaged_layers_are_refused(place: Path, who: str, layers: list[bytes], error: str) -> None:
     done = unpack(place, who, layers)

@@ -2,6 +2,7 @@
 """Puts the layers of one image into the store, in the process of `unpack`, and then writes the record of the image."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -144,12 +145,27 @@ def install(
             time.time(),
             image.config.config or ProcessConfig(),
         )
-        store.save(record, image.names)
+        _save(store, record, image.names)
     except ImageError as error:
         raise type(error)(f"{image.title}: {error}") from None
     except OSError as error:
         raise storage_error(store.root, error.errno, error.strerror or str(error)) from None
     return record
+
+
+def _save(store: ImageStore, record: ImageRecord, names: Sequence[ImageName]) -> None:
+    """Store the record. A record in another form is replaced, unless it is in use: `sweep` would remove its layers."""
+    old = store.record(record.id)
+    lock = None
+    if old is not None and old.form != record.form:
+        lock = store.try_lock_image(record.id)
+        if lock is None:
+            raise ImageError(f"a running job uses the image in the form {old.form!r}; end the job first")
+    try:
+        store.save(record, names)
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _steps(

@@ -54,6 +54,8 @@ class TarStream:
 
     def read(self, number: int) -> bytes:
         """Return exactly so many bytes, or fewer at the end of the stream."""
+        if number < 0:
+            raise LayerError("the layer has an entry with a negative size")
         if number <= len(self._rest):
             data, self._rest = bytes(self._rest[:number]), self._rest[number:]
             self.size += number
