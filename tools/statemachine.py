@@ -152,8 +152,8 @@ def _words() -> str:
         (phase, word, TFJOB[phase], PADDLEJOB[phase], AITRAININGJOB[phase]) for phase, word in status.PHASES.items()
     ]
     rows = [f"| {_name(phase)} | {' | '.join(more)} |" for phase, *more in words]
-    states = "the last condition that is True"
-    kinds = f"GenericJob: `phase` | TFJob and the other kinds of Kubeflow: {states} | PaddleJob: `phase` | AITrainingJob: `phase`"
+    states = "TFJob and the other kinds of Kubeflow: the last condition that is True"
+    kinds = f"GenericJob: `phase` | {states} | PaddleJob: `phase` | AITrainingJob: `phase`"
     head = f"| phase | {kinds} |\n|---|---|---|---|---|\n"
     return "## The phases of each kind\n\n" + head + "\n".join(rows) + "\n"
 

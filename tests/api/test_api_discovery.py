@@ -16,7 +16,8 @@ from trainwright.api import discovery, resources
 from trainwright.api.resources import SERVED, find
 from trainwright.kinds.registry import KINDS
 
-REAL: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "discovery.json").read_text())
+REAL_TEXT = (Path(__file__).parent / "data" / "discovery.json").read_text()
+REAL: dict[str, dict[str, Any]] = json.loads(REAL_TEXT)
 #: A real server has these too.
 NOT_SERVED = {
     "namespaces/finalize",
@@ -70,6 +71,17 @@ def test_aggregated_core_document_is_that_of_a_real_server() -> None:
 def test_aggregated_groups_are_those_of_a_real_server() -> None:
     ours, real = discovery.groups(True), expected_aggregated(REAL["aggregated"]["/apis"])
     assert by_name(ours.pop("items")) == by_name(real.pop("items"))
+    assert ours == real
+
+
+def test_groups_of_jobs_have_the_order_of_a_real_server() -> None:
+    """kubectl takes the first group that has a resource of that name, and two groups have `paddlejobs`."""
+    jobs = {kind.group for kind in KINDS}
+    ours, real = (
+        [one["metadata"]["name"] for one in document["items"] if one["metadata"]["name"] in jobs]
+        for document in (discovery.groups(True), json.loads(REAL_TEXT)["aggregated"]["/apis"])
+    )
+
     assert ours == real
 
 

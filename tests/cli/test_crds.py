@@ -57,7 +57,7 @@ def test_a_kind_is_known_by_every_name_kubectl_has_for_it(word: str) -> None:
     [
         ("genricjob", "there is no kind `genricjob`; did you mean `GenericJob`?"),
         ("GenericJbos", "there is no kind `GenericJbos`; did you mean `GenericJob`?"),
-        ("Deployment", f"there is no kind `Deployment`; known are {', '.join(kind.name for kind in KINDS)}"),
+        ("Deployment", f"there is no kind `Deployment`; known are {', '.join(kind.title for kind in KINDS)}"),
     ],
 )
 def test_an_unknown_kind_is_refused_with_the_nearest_known_one(word: str, expected: str) -> None:

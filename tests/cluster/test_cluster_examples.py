@@ -46,7 +46,7 @@ def applied(plane: ControlPlane, nodes: object, operator: Operator) -> Iterator[
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -> None:
     jobs, name, phase = Jobs(applied, _place(path)), path.stem, OTHERS.get(str(path), "Succeeded")
-    if path.parent.name in ("tfjob", "jaxjob", "xgboostjob"):
+    if path.parent.name in ("tfjob", "jaxjob", "xgboostjob", "pytorchjob", "kubeflow-paddlejob"):
         _train(jobs, path, phase)
         return
     if path.parent.name == "aitrainingjob":
@@ -70,10 +70,10 @@ def test_an_example_comes_to_what_it_should(applied: ControlPlane, path: Path) -
 def _train(jobs: Jobs, path: Path, last: str) -> None:
     """Pods of fake nodes only ever succeed, so that every condition comes in its turn."""
     *_, job = yaml.safe_load_all((EXAMPLES / path).read_text(encoding="utf-8"))
-    kind, name = path.parent.name, job["metadata"]["name"]
+    kind, name = f"{job['kind'].lower()}.kubeflow.org", job["metadata"]["name"]
     jobs.kubectl("wait", f"--for=condition={last}", f"{kind}/{name}", "--timeout=100s")
 
-    assert jobs.kubectl("get", f"{kind}s", "-o", "name").split() == [f"{kind}.kubeflow.org/{name}"]
+    assert jobs.kubectl("get", kind, "-o", "name").split() == [f"{kind}/{name}"]
     assert jobs.kubectl("get", kind, name).splitlines()[1].split()[1] == last
     warnings = ("get", "events", "--field-selector", f"type=Warning,involvedObject.kind={job['kind']}", "-o", "name")
     if last != "Created":  # a job whose pods have no place is told why, sooner or later

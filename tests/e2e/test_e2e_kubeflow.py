@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAXJobs and XGBoostJobs on this machine: the examples that need only Python, and the commands for a live job."""
+"""Jobs of Kubeflow v1 on this machine: the examples that need only Python, and the commands for a live job."""
 
 import re
 
@@ -45,7 +45,42 @@ def test_the_workers_of_an_xgboostjob_find_their_master(workspace: Workspace) ->
     assert workspace.left() == []
 
 
-@pytest.mark.parametrize("kind", ["jaxjob", "xgboostjob"])
+def test_the_workers_of_a_pytorchjob_start_after_their_master_and_find_it(workspace: Workspace) -> None:
+    done = workspace.run("run", str(EXAMPLES / "pytorchjob" / "simple.yaml"))
+
+    assert (done.code, done.err) == (0, ""), done.said
+    for name, rank in (("Master-0", 0), ("Worker-0", 1), ("Worker-1", 2)):
+        assert f"{name} | rank {rank} of 3: the sum of all ranks is 3" in done.out
+    order = [done.out.index(f"{name}  Running") for name in ("Master-0", "Worker-0", "Worker-1")]
+    assert order[0] < min(order[1:])
+    assert conditions(status(workspace, "pytorch-simple")) == ["Created", "Succeeded"]
+
+
+def test_the_workers_of_an_elastic_pytorchjob_meet(process: Workspace) -> None:
+    """Without names: the endpoint has the address that is reserved for worker 0."""
+    done = process.run("run", str(EXAMPLES / "pytorchjob" / "elastic.yaml"))
+
+    assert done.code == 0, done.said
+    assert "the rendezvous has seen 1 other workers of 2 to 4" in done.out
+
+
+def test_a_pytorchjob_with_metrics_is_warned_that_there_is_no_autoscaler(process: Workspace) -> None:
+    job = yaml.safe_load((EXAMPLES / "pytorchjob" / "elastic.yaml").read_text())
+    job["spec"]["elasticPolicy"]["metrics"] = [{"type": "Resource", "resource": {"name": "cpu"}}]
+    done = process.run("run", job)
+
+    assert done.code == 0, done.said
+    assert done.said.count("there is no autoscaler here") == 1
+
+
+@pytest.mark.parametrize("name", ["simple", "parameter-servers"])
+def test_a_paddlejob_of_kubeflow(workspace: Workspace, name: str) -> None:
+    done = workspace.run("run", str(EXAMPLES / "kubeflow-paddlejob" / f"{name}.yaml"))
+
+    assert (done.code, done.err) == (0, ""), done.said
+
+
+@pytest.mark.parametrize("kind", ["jaxjob", "xgboostjob", "pytorchjob", "paddlejob.kubeflow.org"])
 def test_the_starter_of_a_kind_runs_and_a_past_run_is_described(workspace: Workspace, kind: str) -> None:
     assert workspace.run("init", kind).code == 0
     done = workspace.run("run", "job.yaml")
@@ -53,7 +88,7 @@ def test_the_starter_of_a_kind_runs_and_a_past_run_is_described(workspace: Works
     assert done.code == 0, done.said
     described = workspace.run("describe", "train")
     assert (described.code, described.err) == (0, "")
-    assert re.search("(JAX|XGBoost)Job", described.out)
+    assert re.search("(JAX|XGBoost|PyTorch|Paddle)Job", described.out)
     assert workspace.run("explain", "train").code == 0
 
 

@@ -171,7 +171,8 @@ SERVED: tuple[ServedResource, ...] = (
     _review(SELF_SUBJECT_RULES_REVIEWS),
     _built_in(DEFINITIONS, "crd", "crds", verbs=_READ_VERBS, categories=("api-extensions",)),
     _built_in(LEASES),
-    *(served for kind in KINDS for served in _jobs(kind)),
+    # By group, as on an API server: kubectl takes the first group that has a resource of that name.
+    *(served for kind in sorted(KINDS, key=lambda kind: kind.group) for served in _jobs(kind)),
     _custom(POD_GROUPS),
     _custom(QUEUES),
 )
