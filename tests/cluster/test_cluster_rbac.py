@@ -22,7 +22,7 @@ from cluster_client import until
 from cluster_gangs import Groups, install
 from cluster_install import trainwright
 from cluster_jobs import Jobs
-from cluster_kubeflow import KINDS as KUBEFLOW_KINDS
+from cluster_kubeflow import KINDS as KUBEFLOW
 from cluster_kubeflow import METRICS, KubeflowJobs, kubeflow_job
 from cluster_nodes import fake_nodes
 from cluster_paddlejobs import PaddleJobs, paddlejob
@@ -234,32 +234,6 @@ def train(plane: ControlPlane, namespace: str, api: str) -> None:
     until(lambda: not jobs.find(f"last-{name}"), "it is removed once it has ended")
 
 
-def train_others(plane: ControlPlane, namespace: str) -> None:
-    """A job of each other kind of Kubeflow v1, to its end, which it does not outlive."""
-    for plural in KUBEFLOW_KINDS:
-        jobs, name = KubeflowJobs(plane, namespace, plural), f"last-{plural}"
-        jobs.make(kubeflow_job(plural, name, {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
-        until(partial(jobs.is_gone, name), f"{name} is removed once it has ended")
-
-
-def autoscale(plane: ControlPlane, namespace: str) -> None:
-    """Whatever a PyTorchJob does with its autoscaler."""
-    jobs = KubeflowJobs(plane, namespace, "pytorchjobs")
-    policy = {"minReplicas": 1, "maxReplicas": 2, "metrics": METRICS}
-    jobs.make(kubeflow_job("pytorchjobs", "scaled", {"elasticPolicy": policy}, Worker=1))
-    until(lambda: jobs.autoscaler("scaled"), "it has an autoscaler")
-    jobs.edit("scaled", elasticPolicy={"maxReplicas": 3})
-    until(lambda: jobs.autoscaler("scaled").get("maxReplicas") == 3, "it is kept in step")
-    jobs.edit("scaled", runPolicy={"suspend": True})
-    until(lambda: not jobs.autoscaler("scaled"), "a suspended job has none")
-    mark = plane.mark()
-    target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "met-scaled"}
-    other = {"metadata": {"name": "met-scaled"}, "spec": {"scaleTargetRef": target, "maxReplicas": 1}}
-    plane.call("POST", jobs.autoscalers, other)
-    jobs.make(kubeflow_job("pytorchjobs", "met-scaled", {"elasticPolicy": policy}, Worker=1))
-    until_looked_at(plane, mark, namespace, {("horizontalpodautoscalers.autoscaling", "met-scaled")})
-
-
 def paddle(plane: ControlPlane, namespace: str) -> None:
     """Whatever a PaddleJob does with its ConfigMap, and with a finalizer that nobody answers for."""
     jobs = PaddleJobs(plane, namespace)
@@ -295,6 +269,35 @@ def fit(plane: ControlPlane, namespace: str) -> None:
     jobs.until("fit", "Preempted")
 
 
+def autoscale(plane: ControlPlane, namespace: str) -> None:
+    """Whatever a PyTorchJob does with its autoscaler, and the ends of all kinds of Kubeflow v1."""
+    jobs = KubeflowJobs(plane, namespace, "pytorchjobs")
+    policy = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2, "metrics": METRICS}}
+    jobs.make(kubeflow_job("pytorchjobs", "scaled", policy, Worker=1))
+    until(lambda: bool(jobs.autoscaler("scaled")), "it has an autoscaler")
+    jobs.edit("scaled", elasticPolicy={"maxReplicas": 3})
+    until(lambda: jobs.autoscaler("scaled").get("maxReplicas") == 3, "its autoscaler follows")
+    jobs.edit("scaled", runPolicy={"suspend": True})
+    until(lambda: not jobs.autoscaler("scaled"), "its autoscaler goes")
+    mark = plane.mark()
+    target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "met-scaled"}
+    plane.call(
+        "POST",
+        jobs.autoscalers,
+        {"metadata": {"name": "met-scaled"}, "spec": {"scaleTargetRef": target, "maxReplicas": 2}},
+    )
+    jobs.make(kubeflow_job("pytorchjobs", "met-scaled", policy, Worker=1))
+    until_looked_at(plane, mark, namespace, {("horizontalpodautoscalers.autoscaling", "met-scaled")})
+    for plural in KUBEFLOW:
+        last = KubeflowJobs(plane, namespace, plural)
+        last.make(kubeflow_job(plural, f"last-{plural}", {"runPolicy": {"ttlSecondsAfterFinished": 0}}, runs="0.2"))
+        until(partial(_is_gone, last, f"last-{plural}"), "it is removed once it has ended")
+
+
+def _is_gone(jobs: KubeflowJobs, name: str) -> bool:
+    return not jobs.find(name)
+
+
 @pytest.mark.parametrize(
     ("home", "words"),
     [
@@ -313,10 +316,9 @@ def test_rights_suffice_for_a_whole_life_and_none_is_too_much(
         with ended_well(strict, tmp_path, home, *words):
             Life(strict, "there").lead()
             train(strict, "there", VOLCANO_API)
-            train_others(strict, "there")
-            autoscale(strict, "there")
             paddle(strict, "there")
             fit(strict, "there")
+            autoscale(strict, "there")
         with ended_well(strict, tmp_path, home, *words, "--gang-scheduler-name=together"):
             train(strict, "there", PLUGINS_API)
         calls = strict.audit(mark).where(user=ACCOUNT.format(home))
