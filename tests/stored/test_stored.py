@@ -19,7 +19,7 @@ import pytest
 from driving import KindDriver
 from trainwright.cli.main import run
 from trainwright.kinds.base import load, stored
-from trainwright.kinds.registry import KINDS
+from trainwright.kinds.registry import find
 from trainwright.model.job import Body
 
 DATA = Path(__file__).parent / "data"
@@ -28,7 +28,8 @@ JOBS = sorted(DATA.glob("*.json"))
 
 def driver(document: Body) -> KindDriver:
     """The stored job in a world in which all its pods are lost."""
-    (kind,) = (one for one in KINDS if one.name == document["kind"])
+    kind = find(document["apiVersion"], document["kind"])
+    assert kind is not None
 
     class StoredJob(KindDriver):
         unique_conditions = False

@@ -73,6 +73,7 @@ EXPECTED = {
     "aitrainingjob/tensorflow.yaml": ["spec.replicaSpecs.trainer.restartPolicy", "spec.replicaSpecs.trainer.template"],
     "aitrainingjob/time-limit.yaml": ["spec.replicaSpecs.trainer.template", "spec.timeLimit"],
     "jaxjob/psum.yaml": ["spec.runPolicy.backoffLimit"],
+    "jaxjob/train.yaml": ["spec.runPolicy.backoffLimit"],
     "paddlejob/deepfm.yaml": [
         "spec.cleanPodPolicy",
         "spec.intranet",
@@ -113,9 +114,11 @@ EXPECTED = {
         "spec.schedulingPolicy",
         "spec.worker",
     ],
+    "pytorchjob/ddp.yaml": ["spec.runPolicy.backoffLimit"],
     "pytorchjob/workers.yaml": ["spec.pytorchReplicaSpecs.Worker.restartPolicy"],
     "tfjob/dist-mnist.yaml": ["spec.tfReplicaSpecs.Worker.restartPolicy"],
     "tfjob/multi-worker.yaml": ["spec.runPolicy.backoffLimit", "spec.tfReplicaSpecs.Worker.restartPolicy"],
+    "xgboostjob/train.yaml": ["spec.runPolicy.backoffLimit"],
 }
 
 

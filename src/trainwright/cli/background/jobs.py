@@ -82,7 +82,7 @@ async def _replace_finished(cluster: Cluster, key: Key) -> None:
         with suppress(NotFoundError):
             body = await cluster.get(jobs_of(kind), key)
             if not is_over(body):
-                raise AlreadyExistsError(f"{key} has not finished: `trainwright delete {key}` ends it")
+                raise AlreadyExistsError(f"{key} already runs in the engine; `trainwright delete {key}` ends it")
             await cluster.delete(jobs_of(kind), key, uid=body["metadata"]["uid"], propagation=Propagation.FOREGROUND)
             await _until_gone(cluster, [(jobs_of(kind), key, body["metadata"]["uid"])])
 

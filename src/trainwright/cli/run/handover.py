@@ -70,10 +70,13 @@ def _check(client: BlockingClient, intake: RunInput, env: Mapping[str, str], run
 
 
 def _check_name(task: JobToRun) -> None:
-    """Refuse a name that a live run or an unfinished job of the engine uses."""
+    """Refuse a name that a live private run uses. The engine itself refuses the name of its own unfinished job.
+
+    The record of a job of the engine is no proof: the engine completes it a moment after the job is gone.
+    """
     run = latest(home(), task.key)
-    if run is not None and run.live:
-        where = f"a run in process {run.pid}" if not run.background else "the engine"
+    if run is not None and run.live and not run.background:
+        where = f"a run in process {run.pid}"
         raise NameInUseError(f"{task.key} already runs ({where}); `trainwright delete {run.word}` ends it")
 
 

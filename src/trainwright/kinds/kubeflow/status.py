@@ -30,9 +30,10 @@ def render(framework: Framework, before: KubeflowStatus | None, job: Job, status
     if job.unreadable or (job.invalid and old.conditions and outcome is None):
         known = with_unapplied(JobCondition, old.conditions, invalid_reason(framework), status, now)
         new = replace(old, conditions=known, last_reconcile_time=UNSET)
-    elif outcome is not None and outcome.reason is Reason.EXTERNAL and old.trainwright.phase is Phase.NEW:
-        # Another controller has ended the job: its status stays as it is, also without `lastReconcileTime`.
-        return status_body(replace(old, trainwright=status.ledger), job)
+    elif outcome is not None and outcome.reason is Reason.EXTERNAL:
+        # Another controller has ended the job: its status stays as it is. The original sometimes sets no end time.
+        ended = old.completion_time or rfc3339(outcome.at)
+        return status_body(replace(old, completion_time=ended, trainwright=status.ledger), job)
     elif job.invalid and outcome is not None and outcome.reason is not Reason.INVALID:
         # The job has ended, so an edit has no effect.
         new = replace(old, trainwright=status.ledger, last_reconcile_time=UNSET)
