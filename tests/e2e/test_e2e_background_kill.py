@@ -69,7 +69,7 @@ def _is_complete(lines: list[str]) -> bool:
 
 
 def _replica(work: Workspace) -> int:
-    """The process of the only replica. For a moment it may have a child with the same arguments, which becomes `sleep`."""
+    """The process of the only replica. For a moment, its child has the same arguments before it runs `sleep`."""
 
     def alone() -> int:
         found = work.pids("while [")
