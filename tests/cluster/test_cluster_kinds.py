@@ -20,7 +20,7 @@ from cluster_plane import ControlPlane
 from trainwright.kinds.registry import KINDS
 
 NAMESPACE = "few"
-LEFT_OUT = "the operator leaves out kinds whose definitions it cannot read"
+LEFT_OUT = "the operator leaves out kinds whose definitions it cannot use"
 
 
 class FewKinds(NamedTuple):

@@ -11,8 +11,7 @@ import yaml
 from cluster_install import trainwright
 from cluster_plane import ControlPlane
 
-from trainwright.kinds.genericjob import GENERICJOB
-from trainwright.kinds.registry import KINDS
+from trainwright.kinds.registry import find
 
 pytest_plugins = ("cluster_fixtures",)
 ROOT = Path(__file__).parents[2]
@@ -56,7 +55,9 @@ SLIP_PAST = {
 def test_examples_are_taken_without_a_warning_and_stay_as_they_are(
     plane: ControlPlane, namespace: str, path: Path
 ) -> None:
-    kind = next((one for one in KINDS if one.singular == path.parent.name), GENERICJOB)
+    *_, job = yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    kind = find(job["apiVersion"], job["kind"])
+    assert kind is not None
     jobs = f"/apis/{kind.api_version}/namespaces/{namespace}/{kind.plural}"
 
     done = plane.kubectl("apply", "-n", namespace, "-f", str(path))
