@@ -25,7 +25,8 @@ bytecode: $(VENV)/.dev
 	@[ -d tests/core/__pycache__ ] || $(BIN)/pytest --collect-only -qq > /dev/null 2>&1 < /dev/null &
 
 test-cluster: $(VENV)/.dev  ## Test the operator and the node agent on a real Kubernetes control plane: see docs/testing.md
-	$(BIN)/pytest tests/cluster
+	@$(BIN)/python tests/cluster/cluster_binaries.py || true # shows what it builds, unlike a worker of pytest
+	$(BIN)/pytest -n 2 --dist loadfile tests/cluster
 
 test-clients: $(VENV)/.clients  ## Test the API of the background engine with Python clients: see docs/testing.md
 	$(BIN)/pytest -m clients tests/cluster/test_cluster_api_python.py

@@ -64,13 +64,13 @@ def _given(folder: Path, name: str) -> str:
 
 @contextmanager
 def alone(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Two processes do not build at once; the kernel lets go of the lock whatever becomes of its holder."""
+    """Two processes do not work there at once; the kernel lets go of the lock whatever becomes of its holder."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell(f"another process is building in {folder}: waiting for it")
+            tell(f"another process works in {folder}: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster_images as images
-from cluster_binaries import find
+from cluster_binaries import alone, cache, find
 from cluster_client import RefusedError, run, until
 from cluster_layout import free_ports
 from cluster_packages import Packages, packages
@@ -53,11 +53,14 @@ state = "{folder}/state"
 
 @contextmanager
 def real_node(plane: ControlPlane, name: str = "node-0") -> Iterator[Process]:
-    """The kubelet of that name, which must be a user of the plane; ready."""
+    """The kubelet of that name, which must be a user of the plane; ready.
+
+    The machine has one bridge for all of them, so tests of several processes use it one after the other.
+    """
     found = packages()
     folder = plane.layout.data / name
     (folder / "net").mkdir(parents=True)
-    with ExitStack() as stack:
+    with alone(cache() / "node", print), ExitStack() as stack:
         stack.callback(_clear, folder)
         containerd = _containerd(plane, found, folder)
         stack.callback(containerd.kill)
