@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from trainwright import __version__
 from trainwright.api import openapi, resources
 from trainwright.api.builtin_types import DESCRIPTIONS, TYPES
 from trainwright.api.resources import SERVED, ServedResource
@@ -30,6 +31,15 @@ def document(group: str, version: str) -> dict[str, Any]:
     assert content is not None
     found: dict[str, Any] = json.loads(content)
     return found
+
+
+def test_the_document_of_version_2_is_empty_in_both_encodings() -> None:
+    about = {"title": "Trainwright", "version": __version__}
+    assert json.loads(openapi.second_version(protobuf=False)) == {"swagger": "2.0", "info": about, "paths": {}}
+    version = __version__.encode()
+    info = b"\x0a\x0bTrainwright\x12" + bytes([len(version)]) + version
+    expected = b"\x0a\x032.0" + b"\x12" + bytes([len(info)]) + info + b"\x42\x00"
+    assert openapi.second_version(protobuf=True) == expected
 
 
 def served_id(served: ServedResource) -> str:

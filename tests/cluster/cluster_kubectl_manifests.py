@@ -102,6 +102,12 @@ def _changed(body: Body, **data: Any) -> Body:
     return {**body, "data": {**body["data"], **data}}
 
 
+def _listed(*names: str) -> Body:
+    """A List of settings, as `kubectl get -o json` prints several objects."""
+    items = [{**SETTINGS, "metadata": {**SETTINGS["metadata"], "name": name}} for name in names]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
 FILES = {
     "gen.json": json.dumps(generic()),
     "gen-3.json": json.dumps(generic(3)),
@@ -113,6 +119,7 @@ FILES = {
     "settings.json": json.dumps(SETTINGS),
     "settings-2.json": json.dumps(_changed(SETTINGS, rate="0.2")),
     "settings-3.json": json.dumps(_changed(SETTINGS, rate="0.3")),
+    "settings-list.json": json.dumps(_listed("first-of-list", "second-of-list")),
     "settings-typo.json": json.dumps({**SETTINGS, "dat": {}}),
     "lines.json": json.dumps(_pod("lines", _LOOP, NODES[1])),
     "again.json": json.dumps(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI v3 documents, one for each version of a group. kubectl reads them before it creates or changes objects.
+"""The OpenAPI documents, one for each version of a group. kubectl reads them before it creates or changes objects.
 
 kubectl looks for three things: the parameter `fieldValidation` of the patch of a kind, which means that the server
 checks objects and kubectl need not; the media types of patches; and the schemas, which `kubectl explain` prints.
@@ -7,6 +7,9 @@ checks objects and kubectl need not; the media types of patches; and the schemas
 For built-in kinds the documents do not list strategic merge patches, although the server accepts them. kubectl then
 computes such a patch from its own types, which are complete. From our schemas, which lack merge keys, it would compute
 patches that replace whole lists.
+
+Before it creates the objects of a `v1` List, kubectl reads the old document, OpenAPI v2, and fails without it. Ours
+describes nothing, so kubectl checks nothing itself; the server checks each object of the list.
 """
 
 from collections.abc import Iterable
@@ -21,6 +24,12 @@ from trainwright.api.resources import ServedResource
 from trainwright.api.schemas import component_name, components, reference
 from trainwright.model.job import Body
 
+#: The media type of OpenAPI v2 in protobuf. Clients such as kubectl ask for it by an older spelling.
+PROTOBUF_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+ACCEPTS_PROTOBUF_V2 = (PROTOBUF_V2, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+#: The numbers of the fields of such a document and of its `info`.
+_SWAGGER, _INFO, _PATHS, _TITLE, _VERSION = 1, 2, 8, 1, 2
+_ABOUT = {"title": "Trainwright", "version": __version__}
 _PATCH_TYPES = ("application/json-patch+json", "application/merge-patch+json")
 _WRITE_PARAMETERS = {
     "dryRun": "All: the server answers as usual, but stores nothing.",
@@ -66,6 +75,19 @@ def document(group: str, version: str) -> bytes | None:
     return _encoded(group, version) if version in resources.groups().get(group, ()) else None
 
 
+def second_version(protobuf: bool) -> bytes:
+    """The document at `/openapi/v2`, which describes nothing."""
+    if not protobuf:
+        return msgspec.json.encode({"swagger": "2.0", "info": _ABOUT, "paths": {}})
+    info = _field(_TITLE, _ABOUT["title"].encode()) + _field(_VERSION, _ABOUT["version"].encode())
+    return _field(_SWAGGER, b"2.0") + _field(_INFO, info) + _field(_PATHS, b"")
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message: a text, or another message. Its content has fewer than 128 bytes."""
+    return bytes((number << 3 | 2, len(content))) + content
+
+
 def digest(group: str, version: str) -> str:
     """A hash of a document, for its address and its ETag. Raises KeyError if there is no such version."""
     found = document(group, version)
@@ -85,7 +107,7 @@ def _encoded(group: str, version: str) -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.0.0",
-            "info": {"title": "Trainwright", "version": __version__},
+            "info": _ABOUT,
             "paths": {path: operations for one in served for path, operations in _paths(one)},
             "components": {"schemas": components(served)},
         }

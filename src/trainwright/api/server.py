@@ -208,7 +208,8 @@ async def _read_body(request: web.BaseRequest) -> None:
 
 def _document(path: str, request: web.BaseRequest) -> tuple[bytes, str] | None:
     """A document that does not depend on the objects, and its media type; None if there is no such document."""
-    aggregated = "as=APIGroupDiscoveryList" in request.headers.get("Accept", "")
+    accepted = request.headers.get("Accept", "")
+    aggregated = "as=APIGroupDiscoveryList" in accepted
     first, *rest = path.strip("/").split("/")
     found: Body | bytes | None = None
     kind = _JSON
@@ -217,6 +218,9 @@ def _document(path: str, request: web.BaseRequest) -> tuple[bytes, str] | None:
         kind = discovery.AGGREGATED if aggregated else _JSON
     elif first in ("api", "apis"):
         found = _discovered(first, rest)
+    elif first == "openapi" and rest == ["v2"]:
+        protobuf = any(one in accepted for one in openapi.ACCEPTS_PROTOBUF_V2)
+        found, kind = openapi.second_version(protobuf), openapi.PROTOBUF_V2 if protobuf else _JSON
     elif first == "openapi":
         found = _schemas(rest)
     elif not rest and first in _PLAIN:
@@ -227,7 +231,7 @@ def _document(path: str, request: web.BaseRequest) -> tuple[bytes, str] | None:
 
 
 def _paths() -> Body:
-    return {"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}
+    return {"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
 
 
 _PLAIN: dict[str, Callable[[], Body]] = {"": _paths, "version": discovery.version}
