@@ -42,7 +42,7 @@ from trainwright.kube.codec import (
     with_query,
 )
 from trainwright.kube.config import Access
-from trainwright.kube.unix_connection import BlockingConnection, HttpAnswer, UnixConnection
+from trainwright.kube.unix_connection import BlockingConnection, BlockingAnswer, UnixConnection
 from trainwright.kube.unreachable import no_answer, no_engine, what_happened, what_to_try
 from trainwright.runtime.ports import Resource, Selection, WallClock
 
@@ -208,7 +208,7 @@ class BlockingHttpClient:
             data = b"".join(answer.parts(lambda: sock.settimeout(_left(end))))
             return answer.status, answer.retry_after, data
 
-    def _ask(self, connection: BlockingConnection, request: Request, auth: AuthHeaders) -> HttpAnswer:
+    def _ask(self, connection: BlockingConnection, request: Request, auth: AuthHeaders) -> BlockingAnswer:
         body = request.body
         length = {} if body is None else {"Content-Length": str(len(body))}
         headers = (*self._headers, *auth.headers.items(), *request.headers.items(), *length.items())
@@ -239,7 +239,7 @@ class BlockingHttpClient:
             answer.close()
             connection.close()
 
-    def _open(self, request: Request, auth: AuthHeaders) -> tuple[BlockingConnection, HttpAnswer] | ApiError:
+    def _open(self, request: Request, auth: AuthHeaders) -> tuple[BlockingConnection, BlockingAnswer] | ApiError:
         """Send the request on a new connection and wait for the head of the answer, or return the error."""
         seconds, connection = self._policy.timeout, self._connection(auth, new=True)
         connected = False

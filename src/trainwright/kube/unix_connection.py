@@ -23,7 +23,7 @@ class BrokenAnswerError(OSError):
     """The answer is not HTTP, or it ends too early."""
 
 
-class HttpAnswer(Protocol):
+class BlockingAnswer(Protocol):
     """An answer whose head has arrived."""
 
     status: int
@@ -48,7 +48,7 @@ class BlockingConnection(Protocol):
         """Connect. Raises OSError."""
         ...
 
-    def ask(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> HttpAnswer:
+    def ask(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> BlockingAnswer:
         """Send a request and wait for the head of its answer. Raises OSError."""
         ...
 

@@ -144,7 +144,7 @@ class Engine:
             devices=_DEVICES,
             sizing=_SIZING,
             elastic_server=self._settings.elastic_server,
-            waiting=None,  # there are no images here
+            waiting=None,  # pods do not run in images, so no init container can wait
             has_autoscaler=False,
             names_resolve=self.runtime == "sandbox",
             host_ports=_host_ports(),
