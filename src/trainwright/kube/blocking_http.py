@@ -42,7 +42,7 @@ from trainwright.kube.codec import (
     with_query,
 )
 from trainwright.kube.config import Access
-from trainwright.kube.unix_connection import BlockingConnection, BlockingAnswer, UnixConnection
+from trainwright.kube.unix_connection import BlockingAnswer, BlockingConnection, UnixConnection
 from trainwright.kube.unreachable import no_answer, no_engine, what_happened, what_to_try
 from trainwright.runtime.ports import Resource, Selection, WallClock
 
