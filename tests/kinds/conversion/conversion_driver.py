@@ -43,7 +43,7 @@ def generic(document: Body) -> Body:
 def jobs() -> dict[str, Body]:
     """Every job of the examples, by file."""
     found: dict[str, Body] = {}
-    for path in sorted([*ROOT.glob("examples/**/*.yaml"), *ROOT.glob("deploy/examples/**/*.yaml")]):
+    for path in sorted(ROOT.glob("examples/**/*.yaml")):  # those of `deploy` are copies
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             if find(document["apiVersion"], document["kind"]) is not None:
                 found[path.relative_to(ROOT).as_posix()] = document
