@@ -16,6 +16,8 @@ API = "batch.tensorstack.dev/v1beta1"
 FOREVER = "forever"
 #: Long enough to be seen running everywhere.
 BRIEF = "0.7"
+#: The same for each attempt of a job whose history is compared, also on a busy machine.
+ATTEMPT = "4"
 #: Seconds after which all pods of a job run, also on a busy machine: what ends the job ends no earlier.
 LATER = "8"
 #: Which try this is, by the lines of a file of its own. GenericJob's variables begin like a shell's `$(`: none here.
@@ -103,9 +105,9 @@ SCENARIOS = (
     _all("failure-kept", role(exits="3"), cleanUpPolicy="None", end="Failed"),
     _all("killed", role(exits="139"), end="Failed"),
     _all("never", role(exits="1", restart=("Never", 5)), end="Failed"),
-    _all("restarted", role(exits="1,0", restart=("OnFailure", 2)), role("other", 2, runs="3")),
-    _all("given-up", role(exits="1", restart=("OnFailure", 2)), end="Failed"),
-    _all("always", role(exits="0", restart=("Always", 2))),
+    _all("restarted", role(exits="1,0", runs=ATTEMPT, restart=("OnFailure", 2)), role("other", 2, runs="12")),
+    _all("given-up", role(exits="1", runs=ATTEMPT, restart=("OnFailure", 2)), end="Failed"),
+    _all("always", role(exits="0", runs=ATTEMPT, restart=("Always", 2))),
     _all("success-rule", role(runs=LATER), role("ps", 2, runs=FOREVER), successRules=[FIRST], cleanUpPolicy="All"),
     _all(
         "failure-rule", role(runs=FOREVER), role("ps", runs=LATER, exits="2"), failureRules=[{"ps": [0]}], end="Failed"
@@ -133,7 +135,7 @@ SCENARIOS = (
     _all("gang", role(replicas=2), scheduler={"t9kScheduler": {"queue": "default"}}),
     _all(
         "paused",
-        role(replicas=2, runs=f"{FOREVER},{BRIEF}"),
+        role(replicas=2, runs=f"{FOREVER},{ATTEMPT}"),
         runMode=PAUSE,
         steps=[Step("Running", 2, "pause"), Step("Paused", 0, "resume")],
     ),
