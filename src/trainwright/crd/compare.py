@@ -176,7 +176,7 @@ class InstalledCrd(Struct, frozen=True, rename="camel", omit_defaults=True):
     stored: tuple[str, ...] = ()
     #: Fields of the installed schema that an install would drop from stored objects.
     pruned: tuple[str, ...] = ()
-    #: Why the operator would refuse to start with this CRD.
+    #: Why the operator cannot work with this CRD.
     unusable: str = ""
 
 
